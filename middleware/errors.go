@@ -114,3 +114,32 @@ func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
+
+// SkipReason classes skips for the metric headrace_skipped_total.
+type SkipReason string
+
+// The reasons that the metric knows; any other is counted as SkipOther.
+const (
+	// SkipStale: the event is older than the handler wants.
+	SkipStale SkipReason = "stale"
+	// SkipFiltered: the handler does not take this type.
+	SkipFiltered SkipReason = "filtered"
+	// SkipOther: any other reason, and that of a plain Skip.
+	SkipOther SkipReason = "other"
+)
+
+// SkipBecause is Skip with a reason that the metric shows. Nil stays nil.
+func SkipBecause(reason SkipReason, err error) error {
+	if err == nil {
+		return nil
+	}
+	return Skip(&skipError{reason: reason, err: err})
+}
+
+type skipError struct {
+	reason SkipReason
+	err    error
+}
+
+func (e *skipError) Error() string { return e.err.Error() }
+func (e *skipError) Unwrap() error { return e.err }
