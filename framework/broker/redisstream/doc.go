@@ -1,0 +1,2 @@
+// Package redisstream is the broker on Redis Streams.
+package redisstream
