@@ -55,12 +55,7 @@ func WithID(id string) DraftOption { return func(d *Draft) { d.ID = id } }
 // fields are refused when the draft is sealed.
 func WithExtra(key, value string) DraftOption {
 	return func(d *Draft) {
-		extra := maps.Clone(d.Extra)
-		if extra == nil {
-			extra = map[string]string{}
-		}
-		extra[key] = value
-		d.Extra = extra
+		d.Extra = with(d.Extra, key, value)
 	}
 }
 

@@ -69,16 +69,13 @@ func (e *DecodeError) Error() string {
 	case CodeTruncated:
 		return fmt.Sprintf("events: %s: the JSON ends too early, at byte %d", e.subject(), e.Offset)
 	case CodeMalformed:
-		if e.Err != nil {
-			return fmt.Sprintf("events: %s is not valid JSON at byte %d: %v", e.subject(), e.Offset, e.Err)
-		}
-		return fmt.Sprintf("events: %s is not valid JSON at byte %d", e.subject(), e.Offset)
+		return fmt.Sprintf("events: %s is not valid JSON at byte %d%s", e.subject(), e.Offset, e.because())
 	case CodeMissing:
-		return fmt.Sprintf("events: field %q is missing or empty", e.Field)
+		return fmt.Sprintf("events: field %q is missing or empty%s", e.Field, e.because())
 	case CodeWrongType:
 		return fmt.Sprintf("events: field %q has the wrong type: it is %s", e.Field, article(e.Value))
 	case CodeDuplicate:
-		return fmt.Sprintf("events: field %q occurs twice", e.Field)
+		return fmt.Sprintf("events: field %q occurs twice%s", e.Field, e.because())
 	case CodeBadTime:
 		return fmt.Sprintf("events: field %q is %q, want an RFC 3339 time such as 2026-07-01T12:00:00Z", e.Field, e.Value)
 	case CodeUnknownType, CodeUnknownVersion:
@@ -92,6 +89,13 @@ func (e *DecodeError) Error() string {
 
 // Unwrap returns the cause.
 func (e *DecodeError) Unwrap() error { return e.Err }
+
+func (e *DecodeError) because() string {
+	if e.Err == nil {
+		return ""
+	}
+	return ": " + e.Err.Error()
+}
 
 func (e *DecodeError) subject() string {
 	if e.Field == "" {
