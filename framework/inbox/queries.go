@@ -1,0 +1,63 @@
+package inbox
+
+import "github.com/headrace-go/headrace/framework/sqltx"
+
+// querySet is what differs between dialects.
+type querySet struct {
+	insert  string // $1 handler, $2 event id, $3 time
+	handled string // $1 handler, $2 event id
+
+	// claim takes $1 key, $2 token, $3 lease in microseconds; a row comes back
+	// when the claim is the caller's.
+	claim string
+	// look takes $1 key: done, and microseconds until it expires.
+	look string
+	// commit takes $1 key, $2 token, $3 retention in microseconds.
+	commit string
+	// release takes $1 key, $2 token.
+	release string
+
+	// purgeInbox takes $1 an age in microseconds and $2 a limit; purgeDedup $1 a limit.
+	purgeInbox string
+	purgeDedup string
+}
+
+const (
+	postgresNow = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
+	sqliteNow   = `CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)`
+)
+
+func claims(now string) querySet {
+	return querySet{
+		insert:  `INSERT INTO headrace_inbox (handler, event_id, processed_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+		handled: `SELECT count(*) FROM headrace_inbox WHERE handler = $1 AND event_id = $2`,
+		// One statement, so that of callers that race exactly one has the row: the
+		// others wait for its lock and then see that it has not expired.
+		claim: `INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, $2, FALSE, ` + now + ` + $3)
+ON CONFLICT (key) DO UPDATE SET token = excluded.token, done = FALSE, expires_at = ` + now + ` + $3
+WHERE headrace_dedup.expires_at <= ` + now + `
+RETURNING key`,
+		look:    `SELECT done, expires_at - ` + now + ` FROM headrace_dedup WHERE key = $1`,
+		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $3 WHERE key = $1 AND token = $2 AND NOT done`,
+		release: `DELETE FROM headrace_dedup WHERE key = $1 AND token = $2 AND NOT done`,
+	}
+}
+
+var queries = map[sqltx.Dialect]querySet{
+	sqltx.Postgres: func() querySet {
+		q := claims(postgresNow)
+		q.purgeInbox = `DELETE FROM headrace_inbox WHERE ctid = ANY (ARRAY(
+SELECT ctid FROM headrace_inbox WHERE processed_at < ` + postgresNow + ` - $1 ORDER BY processed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
+		q.purgeDedup = `DELETE FROM headrace_dedup WHERE ctid = ANY (ARRAY(
+SELECT ctid FROM headrace_dedup WHERE expires_at < ` + postgresNow + ` ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`
+		return q
+	}(),
+	sqltx.SQLite: func() querySet {
+		q := claims(sqliteNow)
+		q.purgeInbox = `DELETE FROM headrace_inbox WHERE (handler, event_id) IN (
+SELECT handler, event_id FROM headrace_inbox WHERE processed_at < ` + sqliteNow + ` - $1 ORDER BY processed_at LIMIT $2)`
+		q.purgeDedup = `DELETE FROM headrace_dedup WHERE key IN (
+SELECT key FROM headrace_dedup WHERE expires_at < ` + sqliteNow + ` ORDER BY expires_at LIMIT $1)`
+		return q
+	}(),
+}
