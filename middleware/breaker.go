@@ -1,10 +1,14 @@
 package middleware
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/sony/gobreaker/v2"
 )
 
 // BreakerConfig configures Breaker. The zero value of a field means its default.
@@ -20,15 +24,136 @@ type BreakerConfig struct {
 	// successes close it. Default 1.
 	Probes int
 	// IsFailure tells which errors speak of a broken dependency. Default: those
-	// with DispositionRetry.
+	// with DispositionRetry. Any other error counts for neither side.
 	IsFailure func(error) bool
-	// OnChange is called when it opens or closes; it must not block. May be nil.
+	// OnChange is called when it opens (true) or closes (false); it must not
+	// block. May be nil.
 	OnChange func(name string, open bool)
+	// Handler is the name in metrics. Default: the router's handler name.
+	Handler string
+	// Metrics may be nil.
+	Metrics *Metrics
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Breaker defers messages while its dependency is broken.
+// WithDefaults returns c with its defaults filled in.
+func (c BreakerConfig) WithDefaults() BreakerConfig {
+	if c.Name == "" {
+		c.Name = "breaker"
+	}
+	if c.Failures == 0 {
+		c.Failures = 5
+	}
+	if c.OpenFor == 0 {
+		c.OpenFor = 30 * time.Second
+	}
+	if c.Probes == 0 {
+		c.Probes = 1
+	}
+	if c.IsFailure == nil {
+		c.IsFailure = func(err error) bool {
+			d, _ := DispositionOf(err)
+			return d == DispositionRetry && !errors.Is(err, ErrShuttingDown)
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Validate reports every field that can't work.
+func (c BreakerConfig) Validate() error {
+	var errs []error
+	if c.Failures < 1 {
+		errs = append(errs, fmt.Errorf("middleware: Breaker.Failures is %d: it must be 1 or more", c.Failures))
+	}
+	if c.OpenFor <= 0 {
+		errs = append(errs, fmt.Errorf("middleware: Breaker.OpenFor is %s: it must be above 0", c.OpenFor))
+	}
+	if c.Probes < 1 {
+		errs = append(errs, fmt.Errorf("middleware: Breaker.Probes is %d: it must be 1 or more", c.Probes))
+	}
+	return errors.Join(errs...)
+}
+
+// ErrBreakerOpen is in the chain of the deferral of a message that came while
+// the breaker was open.
+var ErrBreakerOpen = errors.New("circuit breaker is open")
+
+// errNeutral stands for an outcome that says nothing about the dependency.
+var errNeutral = errors.New("neutral")
+
+// Breaker defers messages while their dependency is broken: each comes again
+// when the breaker is due to try once more, and none consumes an attempt. All
+// handlers that the one returned middleware wraps share the breaker.
 func Breaker(cfg BreakerConfig) (message.HandlerMiddleware, error) {
-	return func(next message.HandlerFunc) message.HandlerFunc { return next }, nil
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	b := &breaker{cfg: cfg}
+	b.gate = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name:          cfg.Name,
+		MaxRequests:   uint32(cfg.Probes),
+		Timeout:       cfg.OpenFor,
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.Failures) },
+		OnStateChange: b.changed,
+		IsExcluded:    func(err error) bool { return err == errNeutral },
+	})
+	return b.middleware, nil
+}
+
+type breaker struct {
+	cfg       BreakerConfig
+	gate      *gobreaker.TwoStepCircuitBreaker[struct{}]
+	openUntil atomic.Int64 // unix nanoseconds
+}
+
+func (b *breaker) changed(name string, from, to gobreaker.State) {
+	if to == gobreaker.StateOpen {
+		b.openUntil.Store(time.Now().Add(b.cfg.OpenFor).UnixNano())
+	}
+	wasOpen, open := from != gobreaker.StateClosed, to != gobreaker.StateClosed
+	if wasOpen == open {
+		return
+	}
+	b.cfg.Logger.Warn("circuit breaker changed", "breaker", name, "open", open, "open_for", b.cfg.OpenFor)
+	if b.cfg.OnChange != nil {
+		b.cfg.OnChange(name, open)
+	}
+}
+
+func (b *breaker) middleware(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (produced []*message.Message, err error) {
+		done, refused := b.gate.Allow()
+		if refused != nil {
+			return nil, deferred(msg, Defer(fmt.Errorf("%w: %s", ErrBreakerOpen, b.cfg.Name), b.delay()),
+				handlerName(b.cfg.Handler, msg.Context()), b.cfg.Metrics)
+		}
+		returned := false
+		defer func() {
+			switch {
+			case !returned:
+				done(errors.New("panic"))
+			case err == nil:
+				done(nil)
+			case b.cfg.IsFailure(err):
+				done(err)
+			default:
+				done(errNeutral)
+			}
+		}()
+		produced, err = next(msg)
+		returned = true
+		return produced, err
+	}
+}
+
+// delay is the time until the breaker tries again, spread a little so that the
+// messages don't all come back at once. While probes run it is a short time.
+func (b *breaker) delay() time.Duration {
+	left := max(time.Until(time.Unix(0, b.openUntil.Load())), min(b.cfg.OpenFor/10, time.Second))
+	return left + jitter(left/10)
 }

@@ -2,32 +2,153 @@ package middleware
 
 import (
 	"context"
+	"strconv"
+	"sync"
 	"time"
 )
+
+// DefaultMemoryDedupKeys is how many handled keys a MemoryDedup remembers.
+const DefaultMemoryDedupKeys = 100_000
 
 // MemoryDedupConfig configures a MemoryDedup. Its zero value works.
 type MemoryDedupConfig struct {
 	// MaxKeys bounds how many handled keys are remembered; the oldest go first.
-	// Default 100,000.
+	// Default 100,000, about 20 MB.
 	MaxKeys int
 	// Clock defaults to time.Now.
 	Clock func() time.Time
 }
 
-// MemoryDedup is a DedupStore for one process: bounded, with expiry. It starts
-// no goroutine.
-type MemoryDedup struct{ cfg MemoryDedupConfig }
+// WithDefaults returns c with its defaults filled in.
+func (c MemoryDedupConfig) WithDefaults() MemoryDedupConfig {
+	if c.MaxKeys <= 0 {
+		c.MaxKeys = DefaultMemoryDedupKeys
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	return c
+}
+
+// MemoryDedup is a DedupStore for one process, and only for it: replicas don't
+// see each other's keys and a restart forgets them. It is bounded, its keys
+// expire, it starts no goroutine and its methods never block or fail.
+type MemoryDedup struct {
+	cfg MemoryDedupConfig
+
+	mu    sync.Mutex
+	token uint64
+	keys  map[string]memoryKey
+	done  []doneKey // a ring, in the order of commits
+	head  int
+	count int
+}
+
+// memoryKey is a claim (done false, expires with its lease) or a handled key.
+type memoryKey struct {
+	token   uint64
+	expires int64 // unix nanoseconds
+	done    bool
+}
+
+type doneKey struct {
+	key   string
+	token uint64
+}
 
 // NewMemoryDedup makes an empty store.
-func NewMemoryDedup(cfg MemoryDedupConfig) *MemoryDedup { return &MemoryDedup{cfg: cfg} }
+func NewMemoryDedup(cfg MemoryDedupConfig) *MemoryDedup {
+	return &MemoryDedup{cfg: cfg.WithDefaults(), keys: make(map[string]memoryKey)}
+}
 
 // Claim is DedupStore.Claim.
-func (s *MemoryDedup) Claim(ctx context.Context, key string, lease time.Duration) (Claim, error) {
-	return Claim{Key: key}, nil
+func (s *MemoryDedup) Claim(_ context.Context, key string, lease time.Duration) (Claim, error) {
+	now := s.cfg.Clock().UnixNano()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.keys[key]; ok && k.expires > now {
+		if k.done {
+			return Claim{Key: key, State: ClaimDone}, nil
+		}
+		return Claim{Key: key, State: ClaimBusy, RetryAfter: time.Duration(k.expires - now)}, nil
+	}
+	s.token++
+	s.keys[key] = memoryKey{token: s.token, expires: now + int64(lease)}
+	return Claim{Key: key, Token: strconv.FormatUint(s.token, 36), State: ClaimAcquired}, nil
 }
 
 // Commit is DedupStore.Commit.
-func (s *MemoryDedup) Commit(ctx context.Context, c Claim, retention time.Duration) error { return nil }
+func (s *MemoryDedup) Commit(_ context.Context, c Claim, retention time.Duration) error {
+	now := s.cfg.Clock().UnixNano()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.held(c)
+	if !ok {
+		return ErrClaimLost
+	}
+	s.keys[c.Key] = memoryKey{token: k.token, expires: now + int64(retention), done: true}
+	s.forget(now)
+	s.push(doneKey{key: c.Key, token: k.token})
+	return nil
+}
 
 // Release is DedupStore.Release.
-func (s *MemoryDedup) Release(ctx context.Context, c Claim) error { return nil }
+func (s *MemoryDedup) Release(_ context.Context, c Claim) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.held(c); !ok {
+		return ErrClaimLost
+	}
+	delete(s.keys, c.Key)
+	return nil
+}
+
+// Len returns how many keys are known, expired ones that were not cleared yet
+// included.
+func (s *MemoryDedup) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys)
+}
+
+// held returns c's entry while it is c's. A lease that ended unnoticed by
+// another holder is still good.
+func (s *MemoryDedup) held(c Claim) (memoryKey, bool) {
+	k, ok := s.keys[c.Key]
+	if !ok || k.done {
+		return memoryKey{}, false
+	}
+	token, err := strconv.ParseUint(c.Token, 36, 64)
+	return k, err == nil && k.token == token
+}
+
+// forget makes room for one more handled key, and clears those at the head that
+// have expired.
+func (s *MemoryDedup) forget(now int64) {
+	for s.count > 0 {
+		oldest := s.done[s.head]
+		k, ok := s.keys[oldest.key]
+		current := ok && k.done && k.token == oldest.token
+		if current && k.expires > now && s.count < s.cfg.MaxKeys {
+			return
+		}
+		if current {
+			delete(s.keys, oldest.key)
+		}
+		s.done[s.head] = doneKey{}
+		s.head = (s.head + 1) % len(s.done)
+		s.count--
+	}
+}
+
+func (s *MemoryDedup) push(d doneKey) {
+	if s.count == len(s.done) {
+		grown := make([]doneKey, min(max(2*len(s.done), 64), s.cfg.MaxKeys))
+		for i := range s.count {
+			grown[i] = s.done[(s.head+i)%len(s.done)]
+		}
+		s.done, s.head = grown, 0
+	}
+	s.done[(s.head+s.count)%len(s.done)] = d
+	s.count++
+}

@@ -11,7 +11,7 @@ import (
 type Disposition int
 
 const (
-	// Retry is the disposition of a plain error: try again within the budget,
+	// DispositionRetry is the disposition of a plain error: try again within the budget,
 	// then dead-letter.
 	DispositionRetry Disposition = iota
 	// DispositionPermanent goes straight to the dead letters.
@@ -77,13 +77,20 @@ func dispose(err error, d Disposition, after time.Duration) error {
 }
 
 // DispositionOf returns the outermost disposition in err's chain and its delay
-// (0 when none was given). A plain error has DispositionRetry.
+// (0 when none was given). A plain error has DispositionRetry. So has a panic
+// with a value that says skip or defer: a panic is a failure.
 func DispositionOf(err error) (Disposition, time.Duration) {
 	var d *disposedError
-	if errors.As(err, &d) {
-		return d.disposition, d.after
+	if !errors.As(err, &d) {
+		return DispositionRetry, 0
 	}
-	return DispositionRetry, 0
+	if d.disposition == DispositionSkip || d.disposition == DispositionDefer {
+		var p *PanicError
+		if errors.As(err, &p) && !errors.As(d.err, &p) {
+			return DispositionRetry, 0
+		}
+	}
+	return d.disposition, d.after
 }
 
 // ErrShuttingDown is in the chain of an error that a middleware returns because

@@ -2,6 +2,9 @@ package middleware
 
 import (
 	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -11,7 +14,8 @@ const DefaultMaxStackBytes = 8 << 10
 
 // RecoverConfig configures Recover. Its zero value works.
 type RecoverConfig struct {
-	// MaxStackBytes bounds the stack that a PanicError keeps. Default 8 KiB.
+	// MaxStackBytes bounds the stack that a PanicError keeps. Default 8 KiB;
+	// negative keeps none.
 	MaxStackBytes int
 	// SameGoroutine runs the handler on the caller's goroutine. That saves about
 	// a microsecond a message and still turns a panic into an error, but nothing
@@ -22,9 +26,111 @@ type RecoverConfig struct {
 	Logger *slog.Logger
 }
 
+// WithDefaults returns c with its defaults filled in.
+func (c RecoverConfig) WithDefaults() RecoverConfig {
+	if c.MaxStackBytes == 0 {
+		c.MaxStackBytes = DefaultMaxStackBytes
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
 // Recover turns a panic of what it wraps, panic(nil) included, into a
 // *PanicError. Unless SameGoroutine is set it runs what it wraps on a goroutine
 // of its own and waits for it, so that a runtime.Goexit is a *PanicError too.
 func Recover(cfg RecoverConfig) message.HandlerMiddleware {
-	return func(next message.HandlerFunc) message.HandlerFunc { return next }
+	cfg = cfg.WithDefaults()
+	if cfg.SameGoroutine {
+		return func(next message.HandlerFunc) message.HandlerFunc { return recoverHere(cfg, next) }
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			a := attempts.Get().(*attempt)
+			a.next, a.msg, a.maxStack = next, msg, cfg.MaxStackBytes
+			go a.run()
+			<-a.done
+			produced, err := a.produced, a.err
+			a.next, a.msg, a.produced, a.err = nil, nil, nil, nil
+			attempts.Put(a)
+			return produced, err
+		}
+	}
+}
+
+// attempt is one call on a goroutine of its own. It is reused, for its channel.
+type attempt struct {
+	next     message.HandlerFunc
+	msg      *message.Message
+	maxStack int
+	done     chan struct{}
+
+	produced []*message.Message
+	err      error
+}
+
+var attempts = sync.Pool{New: func() any { return &attempt{done: make(chan struct{}, 1)} }}
+
+func (a *attempt) run() {
+	returned := false
+	defer func() {
+		if !returned {
+			a.produced, a.err = nil, newPanicError(recover(), a.maxStack)
+		}
+		a.done <- struct{}{}
+	}()
+	a.produced, a.err = a.next(a.msg)
+	returned = true
+}
+
+func recoverHere(cfg RecoverConfig, next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		returned := false
+		defer func() {
+			if returned {
+				return
+			}
+			// The goroutine is ending and takes the router's ack or nack with it.
+			msg.Nack()
+			cfg.Logger.ErrorContext(msg.Context(), "handler ended its goroutine; message nacked",
+				"message_id", messageID(msg), "stack", stack(cfg.MaxStackBytes))
+		}()
+		produced, err := protect(next, msg, cfg.MaxStackBytes)
+		returned = true
+		return produced, err
+	}
+}
+
+// protect calls next and turns a panic into an error. It does not return when
+// next ends the goroutine.
+func protect(next message.HandlerFunc, msg *message.Message, maxStack int) (produced []*message.Message, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			produced, err = nil, newPanicError(v, maxStack)
+		}
+	}()
+	return next(msg)
+}
+
+// newPanicError is called in the deferred function, where the stack still shows
+// who panicked.
+func newPanicError(v any, maxStack int) *PanicError {
+	return &PanicError{Value: v, Goexit: v == nil, Stack: stack(maxStack)}
+}
+
+// stack is the goroutine's stack, cut at the last whole line within limit.
+func stack(limit int) string {
+	if limit <= 0 {
+		return ""
+	}
+	buf := make([]byte, limit)
+	n := runtime.Stack(buf, false)
+	s := string(buf[:n])
+	if n == limit {
+		if end := strings.LastIndexByte(s, '\n'); end > 0 {
+			s = s[:end]
+		}
+	}
+	return s
 }

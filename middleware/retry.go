@@ -2,6 +2,8 @@ package middleware
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -32,9 +34,9 @@ type RetryConfig struct {
 	// serialization failure or a database that restarts. They consume no
 	// attempt. Default: none.
 	Transient func(error) bool
-	// TransientBudget is how long transient failures of one delivery are
-	// retried in process; then the message is given back to the broker.
-	// Default 1 min.
+	// TransientBudget is how long transient failures in a row are retried in
+	// process; then the message is given back to the broker, uncounted. Default
+	// 1 min.
 	TransientBudget time.Duration
 	// Handler is the name in metrics and logs. Default: the router's handler
 	// name.
@@ -47,11 +49,180 @@ type RetryConfig struct {
 	Clock func() time.Time
 }
 
-// Retry runs the handler again when it fails.
+// WithDefaults returns c with its defaults filled in.
+func (c RetryConfig) WithDefaults() RetryConfig {
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = DefaultMaxAttempts
+	}
+	c.Backoff = c.Backoff.orElse(Backoff{Base: DefaultBackoffBase, Cap: DefaultBackoffCap})
+	if c.TransientBudget == 0 {
+		c.TransientBudget = DefaultTransientBudget
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	return c
+}
+
+// Validate reports every field that can't work.
+func (c RetryConfig) Validate() error {
+	var errs []error
+	if c.MaxAttempts < 1 {
+		errs = append(errs, fmt.Errorf("middleware: Retry.MaxAttempts is %d: it must be 1 or more, 1 meaning no retry", c.MaxAttempts))
+	}
+	errs = append(errs, c.Backoff.validate("Retry.Backoff"))
+	if c.MaxElapsed < 0 {
+		errs = append(errs, fmt.Errorf("middleware: Retry.MaxElapsed is %s: it must not be negative, 0 meaning no bound", c.MaxElapsed))
+	}
+	if c.TransientBudget < 0 {
+		errs = append(errs, fmt.Errorf("middleware: Retry.TransientBudget is %s: it must not be negative", c.TransientBudget))
+	}
+	return errors.Join(errs...)
+}
+
+// ExhaustedError is what Retry returns when it gives up on a plain error.
+type ExhaustedError struct {
+	// Attempts is how often the handler ran.
+	Attempts int
+	// Elapsed is the time from the first attempt's start.
+	Elapsed time.Duration
+	// Err is the last attempt's error.
+	Err error
+}
+
+// Error says how often and how long, then the last error.
+func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("gave up after %d attempts in %s: %v", e.Attempts, e.Elapsed.Round(time.Millisecond), e.Err)
+}
+
+// Unwrap returns the last attempt's error.
+func (e *ExhaustedError) Unwrap() error { return e.Err }
+
+// Retry runs the handler again when it returned a plain error, after a delay
+// with full jitter, or after RetryAfter's delay where that is longer. A
+// permanent error, a skip and a deferral are returned at once. Each attempt
+// starts with the context that Retry received. A wait ends with the message's
+// context and with the subscriber's drain: then the error is a deferral, since
+// a shutdown is no failure.
+//
+// A panic passes through unless a Recover stands between Retry and the handler.
 func Retry(cfg RetryConfig) (message.HandlerMiddleware, error) {
-	return func(next message.HandlerFunc) message.HandlerFunc { return next }, nil
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			rec, old := enter(msg)
+			defer msg.SetContext(old)
+			r := retrying{RetryConfig: &cfg, msg: msg, ctx: msg.Context(), rec: rec, start: cfg.Clock()}
+			return r.run(next)
+		}
+	}, nil
+}
+
+// retrying is the state of one delivery.
+type retrying struct {
+	*RetryConfig
+	msg   *message.Message
+	ctx   context.Context
+	rec   *record
+	start time.Time
+
+	attempt        int
+	transients     int
+	transientSince time.Time
+}
+
+func (r *retrying) run(next message.HandlerFunc) ([]*message.Message, error) {
+	for r.attempt = 1; ; {
+		r.rec.attempt.Store(int32(r.attempt))
+		produced, err := next(r.msg)
+		r.msg.SetContext(r.ctx)
+		if err == nil {
+			return produced, nil
+		}
+		delay, final := r.judge(err)
+		if final != nil {
+			return nil, final
+		}
+		handler := handlerName(r.Handler, r.ctx)
+		r.Metrics.retried(handler)
+		r.Logger.WarnContext(r.ctx, "attempt failed, will retry", "handler", handler, "message_id", messageID(r.msg),
+			"attempt", r.rec.attempt.Load(), "max_attempts", r.MaxAttempts, "delay", delay, "error", err)
+		if stop := wait(r.ctx, drainingOf(DeliveryFrom(r.ctx)), delay); stop != nil {
+			return nil, r.interrupted(stop, err)
+		}
+	}
+}
+
+// judge decides on a failed attempt: the delay before the next one, or the error
+// to end with.
+func (r *retrying) judge(err error) (time.Duration, error) {
+	now := r.Clock()
+	disposition, after := DispositionOf(err)
+	switch {
+	case disposition == DispositionDefer || errors.Is(err, ErrShuttingDown):
+		if disposition != DispositionDefer {
+			err = Defer(err, 0)
+		}
+		return 0, deferred(r.msg, err, handlerName(r.Handler, r.ctx), r.Metrics)
+	case disposition == DispositionSkip:
+		return 0, err
+	}
+	r.rec.failed(now)
+	if disposition == DispositionPermanent {
+		return 0, err
+	}
+	if r.ctx.Err() != nil {
+		return 0, r.interrupted(context.Cause(r.ctx), err)
+	}
+	if r.Transient != nil && r.Transient(err) {
+		return r.judgeTransient(err, after, now)
+	}
+	r.transients = 0
+	delay := max(r.Backoff.Delay(r.attempt), after)
+	elapsed := now.Sub(r.start)
+	if r.attempt >= r.MaxAttempts || (r.MaxElapsed > 0 && elapsed+delay > r.MaxElapsed) {
+		return 0, &ExhaustedError{Attempts: r.attempt, Elapsed: elapsed, Err: err}
+	}
+	r.attempt++
+	return delay, nil
+}
+
+func (r *retrying) judgeTransient(err error, after time.Duration, now time.Time) (time.Duration, error) {
+	r.transients++
+	if r.transients == 1 {
+		r.transientSince = now
+	}
+	delay := max(r.Backoff.Delay(r.transients), after)
+	if since := now.Sub(r.transientSince); since+delay > r.TransientBudget {
+		err = Defer(fmt.Errorf("still failing after %s of transient errors: %w", since.Round(time.Millisecond), err),
+			max(r.Backoff.Cap, after))
+		return 0, deferred(r.msg, err, handlerName(r.Handler, r.ctx), r.Metrics)
+	}
+	return delay, nil
+}
+
+// interrupted makes the deferral for a delivery whose context ended or whose
+// subscriber drains.
+func (r *retrying) interrupted(stop, last error) error {
+	why := stop
+	if errors.Is(stop, errDraining) || stopped(r.ctx) {
+		why = ErrShuttingDown
+	}
+	err := Defer(fmt.Errorf("%w: attempt %d of %d had failed: %w", why, r.rec.attempt.Load(), r.MaxAttempts, last), 0)
+	return deferred(r.msg, err, handlerName(r.Handler, r.ctx), r.Metrics)
 }
 
 // AttemptFrom returns which attempt of this delivery runs, 1 for the first; 0
-// outside of Retry.
-func AttemptFrom(ctx context.Context) int { return 0 }
+// outside of Retry. A transient error does not raise it.
+func AttemptFrom(ctx context.Context) int {
+	if rec := recordFrom(ctx); rec != nil {
+		return int(rec.attempt.Load())
+	}
+	return 0
+}
