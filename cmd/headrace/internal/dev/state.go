@@ -1,0 +1,69 @@
+package dev
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// StateFolder is where a workspace keeps what dev makes: binaries, databases,
+// mails, logs and the file that says what runs.
+const StateFolder = ".headrace"
+
+const stateFile = "dev.json"
+
+// State says what a running dev has started, for other commands to find.
+type State struct {
+	PID       int                `json:"pid"`
+	Env       string             `json:"env"`
+	BrokerURL string             `json:"broker_url"`
+	Services  map[string]Address `json:"services"`
+}
+
+// Address is where a service listens.
+type Address struct {
+	HTTP  string `json:"http"`
+	Admin string `json:"admin"`
+}
+
+// ErrNotRunning is returned by ReadState when no dev has left its state.
+var ErrNotRunning = errors.New("nothing runs here: start it with `headrace dev`")
+
+func (s State) write(dir string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the state: %w", err)
+	}
+	path := filepath.Join(dir, stateFile)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	return nil
+}
+
+// ReadState reads what the dev of the workspace at root has started. A state
+// whose process is gone counts as ErrNotRunning.
+func ReadState(root string) (State, error) {
+	var s State
+	path := filepath.Join(root, StateFolder, stateFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, ErrNotRunning
+	}
+	if err != nil {
+		return s, fmt.Errorf("read %s: %w", path, err)
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, fmt.Errorf("read %s: %w: remove it and start `headrace dev` again", path, err)
+	}
+	if !alive(s.PID) {
+		return s, ErrNotRunning
+	}
+	return s, nil
+}

@@ -1,0 +1,23 @@
+// Command headrace runs and looks after systems built with Headrace. Run it
+// without arguments for its commands.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/headrace-go/headrace/cmd/headrace/internal/cli"
+)
+
+func main() {
+	// The first signal asks for a clean stop; once it came, the default action
+	// is back, so that a second one ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop()
+	}()
+	os.Exit(cli.Main(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
