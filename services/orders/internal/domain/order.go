@@ -53,7 +53,7 @@ type Order struct {
 	PaymentID    string // set once a capture is known
 	RefundID     string // set once a refund is known
 	CancelledBy  Canceller
-	CancelReason string
+	CancelReason string // the customer's own words, or payments' code; may be empty
 	PlacedAt     time.Time
 	ConfirmedAt  time.Time
 	CancelledAt  time.Time

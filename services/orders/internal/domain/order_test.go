@@ -114,7 +114,7 @@ func TestCancelReason(t *testing.T) {
 	require.Equal(t, "too late", got)
 	got, err = CancelReason("")
 	require.NoError(t, err)
-	require.NotEmpty(t, got)
+	require.Empty(t, got)
 	for _, bad := range []string{string(make([]byte, MaxReasonRunes+1)), "a\nb", "a\x00b", "\xff"} {
 		_, err = CancelReason(bad)
 		require.Error(t, err)

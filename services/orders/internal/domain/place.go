@@ -14,20 +14,19 @@ import (
 
 // Limits of an order's texts, in bytes unless named otherwise.
 const (
-	MaxIDBytes        = 64
-	MaxEmailBytes     = 254
-	MaxSKUBytes       = 64
-	MaxTokenBytes     = 128
-	MaxReasonRunes    = 200
-	MaxQuantity       = 1_000_000
-	DefaultLanguage   = "en"
-	maxLanguageBytes  = 35
-	defaultReasonText = "requested by the customer"
+	MaxIDBytes       = 64
+	MaxEmailBytes    = 254
+	MaxSKUBytes      = 64
+	MaxTokenBytes    = 128
+	MaxReasonRunes   = 200
+	MaxQuantity      = 1_000_000
+	DefaultLanguage  = "en"
+	maxLanguageBytes = 35
 )
 
 // Rules are the limits that a shop sets for its orders.
 type Rules struct {
-	// Currencies are the ISO 4217 codes that are accepted. Empty: any code.
+	// Currencies are the ISO 4217 codes that are accepted.
 	Currencies []string
 	// MaxLines is the most lines on one order; at least 1.
 	MaxLines int
@@ -67,8 +66,8 @@ func Place(id string, req Request, rules Rules, at time.Time) (Order, error) {
 	}, nil
 }
 
-// CancelReason checks a customer's reason to cancel and fills in the default
-// when none was given. Its error is a *ValidationError.
+// CancelReason checks a customer's reason to cancel and trims it; none is fine.
+// Its error is a *ValidationError.
 func CancelReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	var vs violations
@@ -77,9 +76,6 @@ func CancelReason(reason string) (string, error) {
 		vs.add("reason", "too_long", "must have at most %d characters", MaxReasonRunes)
 	case !printable(reason):
 		vs.add("reason", "invalid", "must be text on one line")
-	}
-	if reason == "" {
-		reason = defaultReasonText
 	}
 	return reason, vs.err()
 }
@@ -141,7 +137,7 @@ func checkLines(vs *violations, lines []Line, rules Rules) (Money, bool) {
 			vs.add(at+".unit_price.currency", "required", "is required")
 		case !wellFormedCurrency(code):
 			vs.add(at+".unit_price.currency", "invalid", "must be an ISO 4217 code, such as EUR")
-		case len(rules.Currencies) > 0 && !slices.Contains(rules.Currencies, code):
+		case !slices.Contains(rules.Currencies, code):
 			vs.add(at+".unit_price.currency", "unsupported", "must be one of %s", strings.Join(rules.Currencies, ", "))
 		case code != currency && wellFormedCurrency(currency):
 			vs.add(at+".unit_price.currency", "mismatch", "must be %s as on the first line", currency)
