@@ -133,8 +133,12 @@ type Delivery struct {
 // Dedup is the policy of idempotency keys.
 type Dedup struct {
 	// Retention is how long the key of a handled event is kept. It must exceed
-	// the longest redelivery. Default 168 h.
+	// RedeliveryWindow. Default 720 h (30 days).
 	Retention time.Duration `koanf:"retention"`
+	// RedeliveryWindow is the longest time after which a copy of an event may
+	// still come: the broker's retention and how long a dead letter waits for its
+	// replay. Default 336 h (14 days).
+	RedeliveryWindow time.Duration `koanf:"redelivery_window"`
 	// Lease is how long a claim holds while its handler runs, where the key is
 	// not part of the handler's own transaction. Default 0: the handler's
 	// timeout and a minute.
@@ -151,14 +155,19 @@ type Outbox struct {
 	BatchSize int `koanf:"batch_size"`
 	// PublishTimeout bounds one publish to the broker.
 	PublishTimeout time.Duration `koanf:"publish_timeout"`
-	// MaxAttempts is how often a refused row is tried before it is parked.
+	// MaxAttempts is how often a row may fail, while others go through, before it
+	// is parked; negative: never for that.
 	MaxAttempts int `koanf:"max_attempts"`
+	// Parallelism is how many batches are under way at once.
+	Parallelism int `koanf:"parallelism"`
+	// StrictOrder holds the later rows of a key back while an earlier one of it
+	// is parked. Default false.
+	StrictOrder bool `koanf:"strict_order"`
 	// Retention is how long a sent row is kept; 0 deletes it at once.
 	Retention time.Duration `koanf:"retention"`
-	// MaxBacklogAge makes the service unready when the oldest unsent row is
-	// older. Default 0: the backlog is reported and never makes it unready, since
-	// the outbox is there to absorb a broker that is away.
-	MaxBacklogAge time.Duration `koanf:"max_backlog_age"`
+	// StuckAfter is the age of the oldest unsent row from which the service is
+	// unready; negative: never.
+	StuckAfter time.Duration `koanf:"stuck_after"`
 }
 
 // Drain is how a shutdown goes.
@@ -228,7 +237,8 @@ func (p Profile) WithDefaults() Profile {
 	def(&p.Delivery.Lease, 30*time.Second)
 	def(&p.Delivery.MaxDeliveries, 10)
 	def(&p.Delivery.NackDelay, time.Second)
-	def(&p.Dedup.Retention, 7*24*time.Hour)
+	def(&p.Dedup.Retention, 30*24*time.Hour)
+	def(&p.Dedup.RedeliveryWindow, 14*24*time.Hour)
 	def(&p.Dedup.CleanupInterval, 10*time.Minute)
 	def(&p.Drain.Timeout, 25*time.Second)
 	def(&p.Log.Level, "info")
@@ -318,18 +328,20 @@ func (p Profile) Validate() error {
 	}
 	atLeastOne("delivery.max_deliveries", p.Delivery.MaxDeliveries)
 	notNegative("delivery.nack_delay", p.Delivery.NackDelay)
-	positive("dedup.retention", p.Dedup.Retention)
+	positive("dedup.redelivery_window", p.Dedup.RedeliveryWindow)
+	if p.Dedup.Retention <= p.Dedup.RedeliveryWindow {
+		bad("dedup.retention", p.Dedup.Retention.String(), fmt.Sprintf("it must exceed dedup.redelivery_window (%s), or a late copy is handled again", p.Dedup.RedeliveryWindow))
+	}
 	notNegative("dedup.lease", p.Dedup.Lease)
 	positive("dedup.cleanup_interval", p.Dedup.CleanupInterval)
 	notNegative("outbox.poll_interval", p.Outbox.PollInterval)
 	notNegative("outbox.publish_timeout", p.Outbox.PublishTimeout)
 	notNegative("outbox.retention", p.Outbox.Retention)
-	notNegative("outbox.max_backlog_age", p.Outbox.MaxBacklogAge)
 	if p.Outbox.BatchSize < 0 {
 		bad("outbox.batch_size", p.Outbox.BatchSize, "it must not be negative")
 	}
-	if p.Outbox.MaxAttempts < 0 {
-		bad("outbox.max_attempts", p.Outbox.MaxAttempts, "it must not be negative")
+	if p.Outbox.Parallelism < 0 {
+		bad("outbox.parallelism", p.Outbox.Parallelism, "it must not be negative")
 	}
 	notNegative("drain.delay", p.Drain.Delay)
 	positive("drain.timeout", p.Drain.Timeout)

@@ -1,0 +1,96 @@
+package framework
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/headrace-go/headrace/framework/broker"
+)
+
+func newMetricsRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// appMetrics are the collectors beside those of the stack and the relay.
+type appMetrics struct {
+	lag, pending, oldest, deadLetters *prometheus.GaugeVec
+	statsErrors, malformed            *prometheus.CounterVec
+	httpSeconds                       *prometheus.HistogramVec
+	ready                             prometheus.Gauge
+}
+
+func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, error) {
+	constant := prometheus.Labels{"service": service}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, []string{"handler", "group"})
+	}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: constant}, []string{"handler"})
+	}
+	m := &appMetrics{
+		lag:         gauge("headrace_consumer_lag", "Messages that no consumer of the group has fetched."),
+		pending:     gauge("headrace_consumer_pending", "Messages that were fetched and are not settled."),
+		oldest:      gauge("headrace_consumer_oldest_age_seconds", "Age of the oldest message that is not settled."),
+		deadLetters: gauge("headrace_dlq_depth", "Messages in the group's dead-letter topic."),
+		statsErrors: counter("headrace_stats_errors_total", "Failed reads of a group's backlog from the broker."),
+		malformed:   counter("headrace_malformed_total", "Broker entries that were no message, sent to the dead letters."),
+		httpSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "headrace_http_seconds", Help: "Duration of API requests.", ConstLabels: constant,
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"method", "route", "status"}),
+		ready: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "headrace_ready", Help: "1 while the service takes work.", ConstLabels: constant,
+		}),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.lag, m.pending, m.oldest, m.deadLetters, m.statsErrors, m.malformed, m.httpSeconds, m.ready} {
+		errs = append(errs, reg.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// pollStats keeps the gauges of every group current until ctx ends. A scrape
+// never waits for the broker.
+func (a *App) pollStats(ctx context.Context) {
+	tick := time.NewTicker(a.cfg.Profile.Admin.StatsInterval)
+	defer tick.Stop()
+	for {
+		for _, h := range a.handlers {
+			a.readStats(ctx, h)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// statsTimeout bounds one read of one group's backlog.
+const statsTimeout = 5 * time.Second
+
+func (a *App) readStats(ctx context.Context, h *handler) {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	admin := a.cfg.Broker.Admin()
+	s, err := admin.Stats(ctx, broker.Subscription{Topic: h.event.Topic, Group: h.group})
+	if err == nil {
+		a.stats.lag.WithLabelValues(h.name, h.group).Set(float64(s.Lag))
+		a.stats.pending.WithLabelValues(h.name, h.group).Set(float64(s.Pending))
+		a.stats.oldest.WithLabelValues(h.name, h.group).Set(s.OldestAge.Seconds())
+		var depth int64
+		if depth, err = admin.Depth(ctx, broker.DeadLetterTopic(h.group)); err == nil {
+			a.stats.deadLetters.WithLabelValues(h.name, h.group).Set(float64(depth))
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		a.stats.statsErrors.WithLabelValues(h.name).Inc()
+		a.logger.WarnContext(ctx, "backlog not read", "handler", h.name, "error", err)
+	}
+}

@@ -1,0 +1,97 @@
+package framework
+
+import (
+	"time"
+
+	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/middleware"
+)
+
+// HandlerOption sets one handler's policy where it differs from the profile's.
+type HandlerOption func(*policy)
+
+type policy struct {
+	group         string
+	order         bool
+	timeout       time.Duration
+	maxAge        time.Duration
+	concurrency   int
+	maxInFlight   int
+	maxAttempts   int
+	backoff       middleware.Backoff
+	lease         time.Duration
+	maxDeliveries int
+	nackDelay     time.Duration
+	noDedup       bool
+	ratePerSecond float64
+	rateBurst     int
+	breaker       *middleware.BreakerConfig
+}
+
+func policyFrom(p config.Profile) policy {
+	d := p.Delivery
+	return policy{
+		timeout:       d.HandlerTimeout,
+		concurrency:   d.Concurrency,
+		maxInFlight:   d.MaxInFlight,
+		maxAttempts:   d.MaxAttempts,
+		backoff:       middleware.Backoff{Base: d.BackoffBase, Cap: d.BackoffCap},
+		lease:         d.Lease,
+		maxDeliveries: d.MaxDeliveries,
+		nackDelay:     d.NackDelay,
+	}
+}
+
+// OrderByKey handles the events of one key (the entity's id) one at a time and
+// in the order of their publishing. Other keys go on in parallel. The app
+// refuses to start on a broker that can't do it.
+func OrderByKey() HandlerOption { return func(p *policy) { p.order = true } }
+
+// Timeout is one attempt's deadline. Default: delivery.handler_timeout.
+func Timeout(d time.Duration) HandlerOption { return func(p *policy) { p.timeout = d } }
+
+// MaxAge skips, and counts, an event whose timestamp is older: no "shipped" mail
+// from two years ago after a replay. Default 0: any age is handled.
+func MaxAge(d time.Duration) HandlerOption { return func(p *policy) { p.maxAge = d } }
+
+// Concurrency is how many messages run at once. Default: delivery.concurrency.
+func Concurrency(n int) HandlerOption { return func(p *policy) { p.concurrency = n } }
+
+// MaxAttempts is how often a message is tried in all before it is
+// dead-lettered. Default: delivery.max_attempts.
+func MaxAttempts(n int) HandlerOption { return func(p *policy) { p.maxAttempts = n } }
+
+// Backoff bounds the full-jitter wait between attempts. Defaults:
+// delivery.backoff_base and delivery.backoff_cap.
+func Backoff(base, limit time.Duration) HandlerOption {
+	return func(p *policy) { p.backoff = middleware.Backoff{Base: base, Cap: limit} }
+}
+
+// Lease is how long a consumer that has gone silent keeps a message. Default:
+// delivery.lease.
+func Lease(d time.Duration) HandlerOption { return func(p *policy) { p.lease = d } }
+
+// MaxDeliveries is how often the broker may hand a message out, crashes counted,
+// before it is dead-lettered without running. Default: delivery.max_deliveries.
+func MaxDeliveries(n int) HandlerOption { return func(p *policy) { p.maxDeliveries = n } }
+
+// NoDedup runs the handler for every delivery, also of an event that it handled
+// before: for handlers whose effect is idempotent by itself. HandleTx and
+// HandleCall keep their inbox row and refuse it.
+func NoDedup() HandlerOption { return func(p *policy) { p.noDedup = true } }
+
+// RateLimit bounds how many attempts begin in a second in this process, with
+// bursts of up to burst.
+func RateLimit(perSecond float64, burst int) HandlerOption {
+	return func(p *policy) { p.ratePerSecond, p.rateBurst = perSecond, burst }
+}
+
+// Breaker stops handing messages to the handler while its dependency is broken:
+// they go back to the broker and consume no attempts.
+func Breaker(cfg middleware.BreakerConfig) HandlerOption {
+	return func(p *policy) { p.breaker = &cfg }
+}
+
+// Group names the consumer group. Default: "<service>.<handler>". Renaming it
+// makes a new group, which reads the topic from its start.
+func Group(name string) HandlerOption { return func(p *policy) { p.group = name } }

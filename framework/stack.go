@@ -1,0 +1,244 @@
+package framework
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/time/rate"
+
+	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/inbox"
+	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/pkg/events"
+)
+
+// stackOf builds the middleware around h.
+func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
+	if h.stack != nil {
+		return h.stack, nil
+	}
+	p := h.policy
+	cfg := middleware.StackConfig{
+		Handler:     h.name,
+		Group:       h.group,
+		Service:     a.cfg.Service,
+		Metrics:     a.metrics,
+		Logger:      a.logger,
+		Correlation: middleware.CorrelationConfig{TracerProvider: a.cfg.Tracer, Group: h.group},
+		Poison:      a.poisonConfig(h),
+		Retry: middleware.RetryConfig{
+			MaxAttempts: p.maxAttempts,
+			Backoff:     p.backoff,
+			Transient:   isTransient,
+			Clock:       a.cfg.Clock,
+		},
+		Timeout: p.timeout,
+		Breaker: p.breaker,
+		User:    append([]message.HandlerMiddleware{a.gate(h)}, a.cfg.Middleware...),
+	}
+	if p.ratePerSecond > 0 {
+		cfg.RateLimit = &middleware.RateLimitConfig{Limiter: rate.NewLimiter(rate.Limit(p.ratePerSecond), max(p.rateBurst, 1))}
+	}
+	if h.kind == kindPlain && !p.noDedup {
+		lease := a.cfg.Profile.Dedup.Lease
+		if lease == 0 {
+			lease = p.timeout + time.Minute
+		}
+		cfg.Dedup = &middleware.DedupConfig{
+			Store:     a.dedup,
+			Handler:   h.group,
+			Key:       eventID,
+			Lease:     lease,
+			Retention: a.cfg.Profile.Dedup.Retention,
+		}
+	}
+	stack, err := middleware.NewStack(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("framework: handler %q: %w", h.name, err)
+	}
+	h.stack = stack
+	return stack, nil
+}
+
+func (a *App) poisonConfig(h *handler) middleware.PoisonConfig {
+	return middleware.PoisonConfig{
+		Publisher:     a.cfg.Broker.Publisher(),
+		Topic:         broker.DeadLetterTopic(h.group),
+		Handler:       h.name,
+		Group:         h.group,
+		Service:       a.cfg.Service,
+		MaxDeliveries: h.policy.maxDeliveries,
+		Metrics:       a.metrics,
+		Logger:        a.logger,
+		Clock:         a.cfg.Clock,
+	}
+}
+
+// process is what the router runs for h: the stack around the handler, on a
+// message whose envelope has been opened.
+func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHandlerFunc {
+	guarded := middleware.Chain(
+		middleware.Recover(middleware.RecoverConfig{SameGoroutine: true, Logger: a.logger}),
+		openEnvelope,
+		stack.Middleware,
+	)(func(msg *message.Message) ([]*message.Message, error) {
+		o := openedFrom(msg.Context())
+		ctx := msg.Context()
+		if s := scopeFrom(ctx); s == nil {
+			ctx = a.Context(ctx)
+		}
+		return nil, h.invoke(ctx, o.env)
+	})
+	return func(msg *message.Message) error {
+		h.inFlight.Add(1)
+		defer h.inFlight.Add(-1)
+		_, err := guarded(msg)
+		return err
+	}
+}
+
+// opened is a message's envelope, or why it has none.
+type opened struct {
+	env events.Envelope
+	err error
+}
+
+type openedKey struct{}
+
+func openedFrom(ctx context.Context) *opened {
+	o, _ := ctx.Value(openedKey{}).(*opened)
+	if o == nil {
+		return &opened{err: errors.New("framework: the message was not opened")}
+	}
+	return o
+}
+
+// openEnvelope decodes the message once, outermost, so that every layer finds
+// the event's ids in the metadata also where the sender set none. What it finds
+// there it leaves alone.
+func openEnvelope(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		o := &opened{}
+		o.env, o.err = events.Decode(msg.Payload)
+		if o.err == nil {
+			for k, v := range o.env.Headers() {
+				if msg.Metadata.Get(k) == "" {
+					msg.Metadata.Set(k, v)
+				}
+			}
+		}
+		msg.SetContext(context.WithValue(msg.Context(), openedKey{}, o))
+		return next(msg)
+	}
+}
+
+// gate decides whether the message is the handler's at all.
+func (a *App) gate(h *handler) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if err := a.admit(h, openedFrom(msg.Context())); err != nil {
+				return nil, err
+			}
+			return next(msg)
+		}
+	}
+}
+
+func (a *App) admit(h *handler, o *opened) error {
+	if o.err != nil {
+		return Permanent(fmt.Errorf("decode the envelope: %w", o.err))
+	}
+	env := o.env
+	if env.Type != h.event.Name || !sameMajor(env.Version, h.event.Version) {
+		if _, known := a.registry.Lookup(env.Type, env.Version); !known {
+			return Permanent(fmt.Errorf("handler %q of topic %q: %w", h.name, h.event.Topic, unknown(h.event, env)))
+		}
+		return middleware.SkipBecause(middleware.SkipFiltered, fmt.Errorf("%w: %q takes %s %s, not %s %s", ErrFiltered, h.name, h.event.Name, h.event.Version, env.Type, env.Version))
+	}
+	if limit := h.policy.maxAge; limit > 0 {
+		if age := a.now().Sub(env.Timestamp); age > limit {
+			return middleware.SkipBecause(middleware.SkipStale, fmt.Errorf("%w: %s %s is %s old, handler %q takes %s", ErrStale, env.Type, env.ID, age.Round(time.Second), h.name, limit))
+		}
+	}
+	return nil
+}
+
+func unknown(want events.Descriptor, env events.Envelope) error {
+	if env.Type == want.Name {
+		return &events.DecodeError{Code: events.CodeUnknownVersion, Field: "version", Value: env.Version, Err: fmt.Errorf("this service knows %s and versions that only add to it", want.Version)}
+	}
+	return &events.DecodeError{Code: events.CodeUnknownType, Field: "type", Value: env.Type, Err: fmt.Errorf("this service has not registered that type")}
+}
+
+func sameMajor(a, b string) bool {
+	ma, _, _ := strings.Cut(a, ".")
+	mb, _, _ := strings.Cut(b, ".")
+	return ma == mb
+}
+
+// eventID is the idempotency key: the envelope's id, which the sender's headers
+// can't contradict.
+func eventID(msg *message.Message) string {
+	if o := openedFrom(msg.Context()); o.err == nil {
+		return o.env.ID
+	}
+	return msg.UUID
+}
+
+func (a *App) takeInboxRow(ctx context.Context, tx *sql.Tx, h *handler, env events.Envelope) (fresh bool, err error) {
+	return inbox.Insert(ctx, tx, a.cfg.Dialect, h.group, env.ID, a.now())
+}
+
+func (a *App) seen(ctx context.Context, tx *sql.Tx, h *handler, env events.Envelope) (bool, error) {
+	return inbox.Handled(ctx, tx, a.cfg.Dialect, h.group, env.ID)
+}
+
+// dbError marks an error as the database's own, whose work may be done again.
+// An outside call's lost connection looks the same to sqltx.IsTransient and must
+// consume an attempt.
+type dbError struct{ err error }
+
+func (e *dbError) Error() string { return e.err.Error() }
+func (e *dbError) Unwrap() error { return e.err }
+
+func isTransient(err error) bool {
+	var e *dbError
+	return errors.As(err, &e) || sqltx.IsTransient(err) && !ofNetwork(err)
+}
+
+// foreignError hides an error from sqltx.Run, which would replay the whole
+// transaction for a gateway that refuses connections.
+type foreignError struct{ err error }
+
+func (e *foreignError) Error() string { return e.err.Error() }
+
+// ofDatabase tells whether a transient error that a transaction's function
+// returned came from the database.
+func ofDatabase(ctx context.Context, tx *sql.Tx, err error) bool {
+	if !sqltx.IsTransient(err) {
+		return false
+	}
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) || !ofNetwork(err) {
+		return true
+	}
+	_, probe := tx.ExecContext(ctx, "SELECT 1")
+	return probe != nil && sqltx.IsTransient(probe)
+}
+
+func ofNetwork(err error) bool {
+	var netErr net.Error
+	return errors.As(err, &netErr) || slices.ContainsFunc([]error{
+		io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE,
+	}, func(target error) bool { return errors.Is(err, target) })
+}
