@@ -55,6 +55,8 @@ const (
 const (
 	// ReasonDecode: the message is not what the handler can read.
 	ReasonDecode = "decode"
+	// ReasonMalformed: the broker's entry was no message; Poison met ErrMalformed.
+	ReasonMalformed = "malformed"
 	// ReasonPermanent: the handler said that no retry can mend it.
 	ReasonPermanent = "permanent"
 	// ReasonPanic: the last attempt panicked or ended its goroutine.
@@ -73,6 +75,10 @@ const (
 	maxChainBytes = 4 << 10
 	maxChainLinks = 16
 )
+
+// ErrMalformed is in the chain of the error with which a broker's entry that is
+// no message at all goes to the dead letters.
+var ErrMalformed = errors.New("malformed entry")
 
 // ErrDeliveriesExhausted is the error of a message that was handed out too often.
 var ErrDeliveriesExhausted = errors.New("handed out too often without ever being settled: its handler may kill the process")
@@ -108,6 +114,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, ErrDeliveriesExhausted):
 		return ReasonDeliveriesExhausted
+	case errors.Is(err, ErrMalformed):
+		return ReasonMalformed
 	case errors.As(err, &panics):
 		return ReasonPanic
 	case disposition == DispositionPermanent && errors.As(err, &decode):

@@ -150,3 +150,8 @@ type skipError struct {
 
 func (e *skipError) Error() string { return e.err.Error() }
 func (e *skipError) Unwrap() error { return e.err }
+
+func isFiltered(err error) bool {
+	var s *skipError
+	return errors.As(err, &s) && s.reason == SkipFiltered
+}

@@ -173,7 +173,11 @@ func (p *poison) settle(msg *message.Message, o original, rec *record, d *Delive
 	case disposition == DispositionSkip:
 		rec.outcome = outcomeSkipped
 		p.Metrics.skipped(handler, err)
-		p.Logger.InfoContext(ctx, "message skipped", "handler", handler, "message_id", messageID(msg), "reason", err)
+		level := slog.LevelInfo
+		if isFiltered(err) {
+			level = slog.LevelDebug // the everyday of a topic with several types
+		}
+		p.Logger.Log(ctx, level, "message skipped", "handler", handler, "message_id", messageID(msg), "reason", err)
 		return nil
 	case disposition == DispositionDefer:
 		return p.giveBack(msg, rec, handler, err, after)
