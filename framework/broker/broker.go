@@ -214,6 +214,9 @@ type Features struct {
 	ReplayForNewGroup bool
 	// Durable: messages outlive the process that published them.
 	Durable bool
+	// FixedLease: the lease can't be renewed while a message is held, so all of
+	// its handling must fit into one lease.
+	FixedLease bool
 }
 
 // Admin is the operators' view of a broker. Methods read only, unless they say
