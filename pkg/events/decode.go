@@ -252,22 +252,6 @@ func (d *decoder) time(t text) (time.Time, error) {
 	return parseTime(fieldTimestamp, b)
 }
 
-// parseTime takes RFC 3339 only. time.Parse would also let "T3:04:05" and a
-// decimal comma pass; UnmarshalText does not.
-func parseTime(field string, b []byte) (time.Time, error) {
-	var when time.Time
-	if err := when.UnmarshalText(b); err != nil {
-		return time.Time{}, &DecodeError{Code: CodeBadTime, Field: field, Value: clip(string(b))}
-	}
-	when = when.UTC()
-	// An offset can push year 0 or 9999 over the edge of the format, and the
-	// zero time is how a producer spells "not set".
-	if y := when.Year(); y < 0 || y > 9999 || when.IsZero() {
-		return time.Time{}, &DecodeError{Code: CodeBadTime, Field: field, Value: clip(string(b))}
-	}
-	return when, nil
-}
-
 // fill puts the strings into the envelope. They are cut out of one allocation.
 func (d *decoder) fill(e *Envelope) {
 	size := 0

@@ -210,5 +210,3 @@ func textFault(value string, limit int) error {
 	}
 	return nil
 }
-
-func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
