@@ -1,0 +1,10 @@
+package connect
+
+import (
+	"context"
+	"log/slog"
+)
+
+func (c *Connections) openWaker(ctx context.Context, dsn string, logger *slog.Logger) error {
+	return nil
+}
