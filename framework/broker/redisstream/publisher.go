@@ -1,0 +1,191 @@
+package redisstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headrace-go/headrace/framework/broker"
+)
+
+const (
+	// maxMessageBytes is the default of Redis's proto-max-bulk-len.
+	maxMessageBytes = 512 << 20
+	// One pipeline carries at most so many entries and about so many bytes.
+	pipelineEntries = 1000
+	pipelineBytes   = 4 << 20
+)
+
+type publisher struct{ b *Broker }
+
+// Publish sends msgs in order, each under its own context.
+func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
+	for start := 0; start < len(msgs); {
+		// Contexts that end together can share a batch.
+		ctx := msgs[start].Context()
+		end := start + 1
+		for end < len(msgs) && msgs[end].Context().Done() == ctx.Done() {
+			end++
+		}
+		if err := p.PublishBatch(ctx, topic, msgs[start:end]); err != nil {
+			return p.after(err, topic, msgs, start, end)
+		}
+		start = end
+	}
+	return nil
+}
+
+// after makes the error of a part of a batch the error of the whole batch.
+func (p *publisher) after(err error, topic string, msgs []*message.Message, start, end int) error {
+	if start == 0 && end == len(msgs) {
+		return err
+	}
+	failed := make(map[int]error)
+	var part *broker.PublishError
+	if errors.As(err, &part) {
+		for i, e := range part.Failed {
+			failed[start+i] = e
+		}
+	}
+	for i := end; i < len(msgs); i++ {
+		failed[i] = fmt.Errorf("not sent, since an earlier one failed: %w", err)
+	}
+	return &broker.PublishError{Topic: topic, Failed: failed}
+}
+
+// PublishBatch sends msgs in pipelines of XADD, in order.
+func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	failed := make(map[int]error)
+	fail := func(from int, err error) error {
+		for i := from; i < len(msgs); i++ {
+			failed[i] = err
+		}
+		return &broker.PublishError{Topic: topic, Failed: failed}
+	}
+	if p.b.closed.Load() {
+		return fail(0, broker.ErrClosed)
+	}
+	if topic == "" {
+		return fail(0, fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
+	}
+	key := p.b.key(topic)
+	for start := 0; start < len(msgs); {
+		if err := ctx.Err(); err != nil {
+			return fail(start, err)
+		}
+		end, err := p.send(ctx, key, msgs, start, failed)
+		if err != nil {
+			// The server is not there: what comes later would arrive out of order.
+			return fail(end, fmt.Errorf("not sent, since an earlier one failed: %w", err))
+		}
+		start = end
+	}
+	if len(failed) > 0 {
+		return &broker.PublishError{Topic: topic, Failed: failed}
+	}
+	return nil
+}
+
+// Close does nothing: the Broker owns the publisher.
+func (p *publisher) Close() error { return nil }
+
+// send sends one pipeline from msgs[start] and returns where the next begins.
+// It notes what was not confirmed in failed, and returns an error when no more
+// should be tried.
+func (p *publisher) send(ctx context.Context, key string, msgs []*message.Message, start int, failed map[int]error) (end int, err error) {
+	cmds := make([]redis.Cmder, 0, min(len(msgs)-start, pipelineEntries))
+	at := make([]int, 0, cap(cmds))
+	size := 0
+	for end = start; end < len(msgs) && len(cmds) < pipelineEntries && size < pipelineBytes; end++ {
+		cmd, n, err := xadd(ctx, key, msgs[end])
+		if err != nil {
+			failed[end] = fmt.Errorf("%w: %w", broker.ErrRejected, err)
+			continue
+		}
+		size += n
+		cmds, at = append(cmds, cmd), append(at, end)
+	}
+	if len(cmds) == 0 {
+		return end, nil
+	}
+	if err := p.exec(ctx, cmds); err != nil {
+		for _, i := range at {
+			failed[i] = err
+		}
+		return end, err
+	}
+	for n, cmd := range cmds {
+		err := cmd.Err()
+		if err == nil {
+			continue
+		}
+		var answer redis.Error
+		switch {
+		case redis.HasErrorPrefix(err, "WRONGTYPE"):
+			failed[at[n]] = fmt.Errorf("%w: key %q is not a stream: %w", broker.ErrRejected, key, err)
+		case errors.As(err, &answer):
+			failed[at[n]] = err
+		default:
+			failed[at[n]] = err
+			return p.rest(cmds, at, n, end, failed), err
+		}
+	}
+	return end, nil
+}
+
+// rest notes the errors of the commands after the nth.
+func (p *publisher) rest(cmds []redis.Cmder, at []int, n, end int, failed map[int]error) int {
+	for ; n < len(cmds); n++ {
+		if err := cmds[n].Err(); err != nil {
+			failed[at[n]] = err
+		}
+	}
+	return end
+}
+
+// exec runs the commands as one pipeline and returns when ctx ends, whether the
+// server has answered or not; then it returns an error and the commands belong
+// to the pipeline. Their own errors it leaves to the caller.
+func (p *publisher) exec(ctx context.Context, cmds []redis.Cmder) error {
+	pipe := p.b.client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	if ctx.Done() == nil {
+		_, _ = pipe.Exec(ctx)
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = pipe.Exec(ctx)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// xadd builds the command that adds msg, and returns about how large it is.
+func xadd(ctx context.Context, key string, msg *message.Message) (*redis.StringCmd, int, error) {
+	fields, err := marshaller.Marshal(key, msg)
+	if err != nil {
+		return nil, 0, err
+	}
+	md, _ := fields[fieldMetadata].([]byte)
+	payload, _ := fields[fieldPayload].([]byte)
+	size := len(msg.UUID) + len(md) + len(payload)
+	if size > maxMessageBytes {
+		return nil, 0, fmt.Errorf("message %s has %d bytes, above the %d that Redis takes", msg.UUID, size, maxMessageBytes)
+	}
+	return redis.NewStringCmd(ctx, "xadd", key, "*",
+		fieldUUID, msg.UUID, fieldMetadata, md, fieldPayload, payload), size, nil
+}

@@ -1,0 +1,556 @@
+package lanes
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+)
+
+// loadAhead is how many held entries of one key are loaded in one go.
+const loadAhead = 16
+
+// dispatcher decides which entry runs next. It owns every entry from the fetch
+// until the broker confirmed its settlement. Safe for concurrent use.
+type dispatcher struct {
+	workers     int
+	maxInFlight int
+	maxHeld     int
+	now         func() time.Time
+
+	wake chan struct{} // the loader has something to look at
+
+	mu       sync.Mutex
+	work     sync.Cond // workers wait for a ready lane
+	room     sync.Cond // the fetcher waits for room
+	table    map[string]*Entry
+	lanes    map[string]*lane
+	ready    laneQueue
+	loads    laneQueue
+	delayed  dueHeap
+	draining bool
+
+	waitingN, runningN, loadingN, heldN int
+
+	acks   []*Entry      // settled, to be sent
+	acksOn chan struct{} // acks is not empty
+}
+
+func newDispatcher(workers, maxInFlight, maxHeld int) *dispatcher {
+	d := &dispatcher{
+		workers: workers, maxInFlight: maxInFlight, maxHeld: maxHeld, now: time.Now,
+		wake:   make(chan struct{}, 1),
+		acksOn: make(chan struct{}, 1),
+		table:  make(map[string]*Entry),
+		lanes:  make(map[string]*lane),
+	}
+	d.work.L, d.room.L = &d.mu, &d.mu
+	return d
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// add takes fetched entries in. It returns those that must be released, because
+// the drain has begun.
+func (d *dispatcher) add(entries []*Entry) (release []*Entry) {
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, e := range entries {
+		if _, twice := d.table[e.ID]; twice {
+			continue
+		}
+		e.index, e.renewed = -1, now
+		d.table[e.ID] = e
+		if d.draining {
+			e.state = settled
+			e.Stored--
+			release = append(release, entries[i])
+			continue
+		}
+		l := &e.own
+		if e.key != "" {
+			if l = d.lanes[e.key]; l == nil {
+				l = &lane{key: e.key}
+				d.lanes[e.key] = l
+			}
+		}
+		e.lane = l
+		l.insert(e)
+		e.state = waiting
+		d.waitingN++
+		d.place(l, e)
+	}
+	return release
+}
+
+// place decides what becomes of e, which was just put into l.
+func (d *dispatcher) place(l *lane, e *Entry) {
+	if d.resident() > d.maxInFlight {
+		d.park(e)
+	}
+	switch l.state {
+	case laneIdle:
+		d.advance(l)
+	case laneDelayed:
+		if l.head == e {
+			heap.Remove(&d.delayed, e.next.index)
+			d.advance(l)
+		} else {
+			d.park(e)
+		}
+	case laneToLoad, laneLoading:
+		if l.head != e {
+			d.park(e)
+		}
+	case laneReady, laneRunning:
+		// Too many behind busy keys would leave no room for the other keys.
+		if (l.head != e || l.state == laneRunning) && d.waitingN-d.ready.n > d.maxInFlight/2 {
+			d.park(e)
+		}
+	}
+}
+
+// park drops the body of a waiting entry. Its delivery did not happen.
+func (d *dispatcher) park(e *Entry) {
+	if e.state != waiting {
+		return
+	}
+	e.state, e.due = held, time.Time{}
+	e.Raw, e.msg, e.err = nil, nil, nil
+	e.Stored--
+	d.waitingN--
+	d.heldN++
+}
+
+func (d *dispatcher) resident() int { return d.waitingN + d.runningN + d.loadingN }
+
+// advance moves a lane that nothing runs in to where its head belongs.
+func (d *dispatcher) advance(l *lane) {
+	e := l.head
+	if e == nil {
+		l.state = laneIdle
+		if l.key != "" {
+			delete(d.lanes, l.key)
+		}
+		return
+	}
+	switch e.state {
+	case waiting:
+		l.state = laneReady
+		d.ready.push(l)
+		d.work.Signal()
+	case loading:
+		l.state = laneLoading
+	case held:
+		if e.due.After(d.now()) {
+			l.state = laneDelayed
+			heap.Push(&d.delayed, e)
+			if d.delayed[0] == e {
+				notify(d.wake)
+			}
+			return
+		}
+		l.state = laneToLoad
+		d.loads.push(l)
+		notify(d.wake)
+	}
+}
+
+// next returns the next entry to run, and waits for one. It returns false once
+// the drain has begun.
+func (d *dispatcher) next() (*Entry, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		if d.draining {
+			return nil, false
+		}
+		l := d.ready.pop()
+		if l == nil {
+			d.work.Wait()
+			continue
+		}
+		e := l.head
+		if e == nil || e.state != waiting {
+			d.advance(l)
+			continue
+		}
+		l.pop()
+		l.state = laneRunning
+		e.state = running
+		d.waitingN--
+		d.runningN++
+		d.signalRoom()
+		return e, true
+	}
+}
+
+// began registers how to cancel a running entry. It returns false when its
+// lease is gone already.
+func (d *dispatcher) began(e *Entry, cancel context.CancelCauseFunc) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.cancel = cancel
+	return !e.lost
+}
+
+// ack settles a running entry and lets its key go on.
+func (d *dispatcher) ack(e *Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.state = settled
+	e.Raw, e.msg = nil, nil
+	if e.lost {
+		delete(d.table, e.ID)
+	} else {
+		d.acks = append(d.acks, e)
+		if len(d.acks) == 1 {
+			notify(d.acksOn)
+		}
+	}
+	d.leave(e)
+}
+
+// drop forgets a running entry that this consumer no longer owns.
+func (d *dispatcher) drop(e *Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.state = settled
+	delete(d.table, e.ID)
+	d.leave(e)
+}
+
+// leave ends e's run; its lane goes on.
+func (d *dispatcher) leave(e *Entry) {
+	d.runningN--
+	e.cancel = nil
+	if l := e.lane; !d.draining && (l.key != "" || l.head != nil) {
+		d.advance(l)
+	}
+	d.signalRoom()
+}
+
+// hold keeps a nacked entry back until due. It returns false when the entry
+// must be released instead, because the drain has begun, and dropped tells that
+// there is nothing left to do.
+func (d *dispatcher) hold(e *Entry, due time.Time, uncounted bool) (kept, dropped bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e.lost {
+		e.state = settled
+		delete(d.table, e.ID)
+		d.leave(e)
+		return false, true
+	}
+	if uncounted {
+		e.Stored--
+	}
+	e.Raw, e.msg, e.err, e.cancel = nil, nil, nil, nil
+	d.runningN--
+	if d.draining {
+		e.state = settled
+		return false, false
+	}
+	e.state, e.due = held, due
+	d.heldN++
+	l := e.lane
+	l.insert(e)
+	// What waits behind a delayed entry must not fill the memory.
+	for at := e.next; at != nil; at = at.next {
+		d.park(at)
+	}
+	d.advance(l)
+	d.signalRoom()
+	return true, false
+}
+
+// unbegun takes back an entry that no handler has received, to be released.
+func (d *dispatcher) unbegun(e *Entry) (release bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.runningN--
+	e.state, e.cancel = settled, nil
+	if e.lost {
+		delete(d.table, e.ID)
+		return false
+	}
+	e.Stored--
+	return true
+}
+
+// awaitRoom waits until fetching makes sense and returns how many entries there
+// is room for, or false once the drain has begun. It waits for a batch's worth
+// rather than for one, unless the workers would run dry.
+func (d *dispatcher) awaitRoom() (int, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		if d.draining {
+			return 0, false
+		}
+		if n := d.roomLocked(); n > 0 {
+			return n, true
+		}
+		d.room.Wait()
+	}
+}
+
+// space is how many entries fit, batch or not.
+func (d *dispatcher) space() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return max(d.maxInFlight-d.resident()-d.loads.n, 0)
+}
+
+func (d *dispatcher) roomLocked() int {
+	free := d.maxInFlight - d.resident() - d.loads.n
+	if free <= 0 || d.heldN >= d.maxHeld || len(d.acks) > 4*d.maxInFlight+1000 {
+		return 0
+	}
+	if d.ready.n <= d.workers || free >= d.maxInFlight/2 {
+		return free
+	}
+	return 0
+}
+
+func (d *dispatcher) signalRoom() {
+	if d.roomLocked() > 0 {
+		d.room.Signal()
+	}
+}
+
+// takeLoads moves what is due into loading and returns it, with the time at
+// which the next delayed entry is due (zero: none).
+func (d *dispatcher) takeLoads(limit int) (loads []*Entry, next time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.now()
+	for len(d.delayed) > 0 && !d.delayed[0].due.After(now) {
+		e := heap.Pop(&d.delayed).(*Entry)
+		d.advance(e.lane)
+	}
+	if len(d.delayed) > 0 {
+		next = d.delayed[0].due
+	}
+	for len(loads) < limit && d.resident() < d.maxInFlight {
+		l := d.loads.pop()
+		if l == nil {
+			break
+		}
+		if l.head == nil || l.head.state != held || l.head.due.After(now) {
+			d.advance(l)
+			continue
+		}
+		for e, n := l.head, 0; e != nil && n < loadAhead && e.state == held && !e.due.After(now) &&
+			(n == 0 || d.resident() < d.maxInFlight); e, n = e.next, n+1 {
+			e.state = loading
+			e.Stored++
+			d.heldN--
+			d.loadingN++
+			loads = append(loads, e)
+		}
+		l.state = laneLoading
+	}
+	return loads, next
+}
+
+// loaded takes back what takeLoads gave. With failed, none was loaded: they are
+// held until retryAt. It returns those that must be released.
+func (d *dispatcher) loaded(entries, lost []*Entry, failed bool, retryAt time.Time) (release []*Entry) {
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range lost {
+		e.lost = true
+	}
+	touched := make([]*lane, 0, len(entries))
+	for _, e := range entries {
+		l := e.lane
+		d.loadingN--
+		switch {
+		case e.lost:
+			l.unlink(e)
+			e.state = settled
+			delete(d.table, e.ID)
+		case d.draining:
+			l.unlink(e)
+			e.state = settled
+			e.Stored--
+			release = append(release, e)
+			continue
+		case failed:
+			e.state, e.due = held, retryAt
+			e.Stored--
+			d.heldN++
+		default:
+			e.state, e.renewed = waiting, now
+			d.waitingN++
+			if l.state == laneDelayed || l.state == laneToLoad {
+				d.park(e)
+			}
+		}
+		if len(touched) == 0 || touched[len(touched)-1] != l {
+			touched = append(touched, l)
+		}
+	}
+	if d.draining {
+		return release
+	}
+	for _, l := range touched {
+		if l.state == laneLoading {
+			d.advance(l)
+		}
+	}
+	d.signalRoom()
+	return release
+}
+
+// stale returns the entries whose lease was not renewed since before. All are
+// stamped as renewed now.
+func (d *dispatcher) stale(before time.Time) []*Entry {
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []*Entry
+	for _, e := range d.table {
+		if e.state != settled && !e.lost && e.renewed.Before(before) {
+			e.renewed = now
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// unrenewed marks entries as still to be renewed, after a failure.
+func (d *dispatcher) unrenewed(entries []*Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range entries {
+		e.renewed = time.Time{}
+	}
+}
+
+// lose forgets entries that this consumer no longer owns and cancels those that
+// run. It returns how many were lost and how many of them ran.
+func (d *dispatcher) lose(entries []*Entry, cause error) (lost, ran int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range entries {
+		if d.table[e.ID] != e || e.lost || e.state == settled {
+			continue
+		}
+		lost++
+		e.lost = true
+		switch e.state {
+		case running:
+			ran++
+			if e.cancel != nil {
+				e.cancel(cause)
+			}
+			continue
+		case loading: // loaded() removes it
+			continue
+		case waiting:
+			d.waitingN--
+		case held:
+			d.heldN--
+			if e.index >= 0 {
+				heap.Remove(&d.delayed, e.index)
+			}
+		}
+		l := e.lane
+		l.unlink(e)
+		e.state = settled
+		delete(d.table, e.ID)
+		if l.state == laneDelayed && (l.head == nil || l.head.index < 0) {
+			d.advance(l)
+		}
+	}
+	d.signalRoom()
+	return lost, ran
+}
+
+// drain stops handing out and returns every entry that no worker has, to be
+// released.
+func (d *dispatcher) drain() (release []*Entry) {
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draining = true
+	for _, e := range d.table {
+		switch e.state {
+		case waiting:
+			e.Stored--
+		case held:
+			e.Delay = max(e.due.Sub(now), 0)
+			e.index = -1
+		default:
+			continue
+		}
+		e.state = settled
+		e.Raw, e.msg = nil, nil
+		release = append(release, e)
+	}
+	for _, l := range d.lanes {
+		l.head, l.tail = nil, nil
+	}
+	d.lanes = map[string]*lane{}
+	d.ready, d.loads, d.delayed = laneQueue{}, laneQueue{}, nil
+	d.waitingN, d.heldN = 0, 0
+	d.work.Broadcast()
+	d.room.Broadcast()
+	return release
+}
+
+// runningEntries cancels every running entry.
+func (d *dispatcher) cancelRunning(cause error) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.table {
+		if e.state == running && e.cancel != nil {
+			e.cancel(cause)
+			n++
+		}
+	}
+	return n
+}
+
+// takeAcks returns what is to be acked, at most limit.
+func (d *dispatcher) takeAcks(limit int) []*Entry {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := min(limit, len(d.acks))
+	out := d.acks[:n:n]
+	if d.acks = d.acks[n:]; len(d.acks) == 0 {
+		d.acks = nil
+	} else {
+		notify(d.acksOn)
+	}
+	return out
+}
+
+// forget drops entries whose settlement the broker confirmed.
+func (d *dispatcher) forget(entries []*Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range entries {
+		if d.table[e.ID] == e {
+			delete(d.table, e.ID)
+		}
+	}
+	d.signalRoom()
+}
+
+// mine tells whether the entry is in this consumer's hands.
+func (d *dispatcher) mine(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.table[id]
+	return ok
+}

@@ -1,0 +1,31 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/framework/broker"
+)
+
+// deadLetterTimeout bounds the publish of one malformed entry.
+const deadLetterTimeout = 10 * time.Second
+
+// deadLetter is the default OnMalformed: a raw copy goes to the group's dead
+// letters, marked as a decode failure.
+func deadLetter(cfg Config) func(context.Context, *message.Message, error) error {
+	return func(ctx context.Context, raw *message.Message, reason error) error {
+		if cfg.DeadLetters == nil {
+			return errors.New("there is no publisher for dead letters")
+		}
+		ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
+		defer cancel()
+		raw.Metadata.Set(broker.MalformedReasonKey, "decode")
+		raw.Metadata.Set("dead_letter_error", reason.Error())
+		raw.Metadata.Set("dead_letter_topic", cfg.Topic)
+		raw.Metadata.Set("dead_letter_group", cfg.Group)
+		return cfg.DeadLetters.PublishBatch(ctx, broker.DeadLetterTopic(cfg.Group), []*message.Message{raw})
+	}
+}
