@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -89,6 +90,8 @@ func open(t *testing.T, driver string, d sqltx.Dialect, dsn string) DB {
 	t.Cleanup(func() { _ = db.Close() })
 	files, err := fs.Sub(orders.Files, "migrations/"+string(d))
 	require.NoError(t, err)
-	require.NoError(t, migrate.Up(t.Context(), db, d, files, migrate.Options{Table: "orders_schema_version"}))
+	require.NoError(t, migrate.Up(t.Context(), db, d, files, migrate.Options{
+		Table: "orders_schema_version", Logger: slog.New(slog.DiscardHandler),
+	}))
 	return DB{DB: db, Dialect: d}
 }

@@ -1,0 +1,63 @@
+// Package service wires the orders service together and runs it.
+package service
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/pkg/events"
+)
+
+// Settings is what the service reads at start: the profile that all services
+// share, and its own section.
+type Settings struct {
+	config.Profile `koanf:",squash"`
+	Orders         Orders `koanf:"orders"`
+}
+
+// Orders is the service's own section.
+type Orders struct {
+	// Migrate brings the database's schema up to date at start. Off, start-up
+	// only checks the schema: run `orders migrate` with a role that may change
+	// it. Default false.
+	Migrate bool `koanf:"migrate"`
+	// Currencies are the ISO 4217 codes that are accepted; at least
+	// one.
+	Currencies []string `koanf:"currencies"`
+	// MaxLines is the most lines on one order; from 1 to 1000.
+	MaxLines int `koanf:"max_lines"`
+	// IdempotencyRetention is how long an Idempotency-Key is remembered; at
+	// least a minute.
+	IdempotencyRetention time.Duration `koanf:"idempotency_retention"`
+}
+
+// Validate reports every setting of the service's own that can't work.
+func (s Settings) Validate() error {
+	var errs []error
+	bad := func(key string, value any, remedy string) {
+		errs = append(errs, fmt.Errorf("config: %s is %v: %s (%s)", key, value, remedy, config.EnvName(key)))
+	}
+	if s.Database.Driver == "" {
+		bad("database.driver", `""`, "orders keeps its orders in a database: set sqlite or postgres")
+	}
+	if s.Orders.MaxLines < 1 || s.Orders.MaxLines > 1000 {
+		bad("orders.max_lines", s.Orders.MaxLines, "it must be from 1 to 1000")
+	}
+	if s.Orders.IdempotencyRetention < time.Minute {
+		bad("orders.idempotency_retention", s.Orders.IdempotencyRetention, "it must be 1m or more")
+	}
+	if len(s.Orders.Currencies) == 0 {
+		bad("orders.currencies", "empty", "name the ISO 4217 codes that are accepted, such as EUR")
+	}
+	for _, c := range s.Orders.Currencies {
+		if (events.Money{Currency: c}).Validate() != nil {
+			bad("orders.currencies", fmt.Sprintf("%q", c), "write ISO 4217 codes in upper case, such as EUR")
+		}
+	}
+	if shared := s.Env == "staging" || s.Env == "production"; shared && s.Broker.Kind == "redisstream" && s.Broker.URL == "" {
+		bad("broker.url", `""`, "without it each service would start a Redis of its own: set the shared one's address")
+	}
+	return errors.Join(errs...)
+}
