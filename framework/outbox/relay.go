@@ -2,54 +2,347 @@ package outbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
-)
 
-// Stats is what an outbox holds.
-type Stats struct {
-	// Backlog is how many rows wait to be published, those held back included.
-	Backlog int64
-	// Held is how many of them wait because they, or an earlier row of their key,
-	// failed.
-	Held int64
-	// OldestAge is the age of the oldest row of the backlog; 0 when there is none.
-	OldestAge time.Duration
-	// Parked is how many rows were given up and wait for an operator.
-	Parked int64
-}
+	"github.com/headrace-go/headrace/framework/sqltx"
+)
 
 // Relay publishes the rows of an outbox. Any number of relays may run on one
 // table. It is safe for concurrent use.
-type Relay struct{ cfg RelayConfig }
+type Relay struct {
+	cfg     RelayConfig
+	store   store
+	metrics *metrics
+	wake    chan struct{}
+	flushes chan chan struct{}
 
-// NewRelay makes a Relay; Run starts it.
+	relayed atomic.Int64 // rows published by this relay
+	proven  atomic.Int64 // when the broker last took one, unix nanoseconds
+	out     atomic.Bool  // the broker is taken to be out
+
+	mu      sync.Mutex
+	running bool
+	trouble error     // the database's last error, nil once it answers
+	since   time.Time // since when
+	stats   Stats     // as last counted
+	counted time.Time
+}
+
+// NewRelay makes a Relay; Run starts it. It registers the collectors with
+// Metrics, so one registry takes one relay.
 func NewRelay(cfg RelayConfig) (*Relay, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Relay{cfg: cfg}, nil
+	if n := cfg.DB.Stats().MaxOpenConnections; n > 0 {
+		cfg.Parallelism = min(cfg.Parallelism, max(n/2, 1))
+	}
+	if cfg.Dialect == sqltx.SQLite {
+		cfg.Parallelism = 1
+	}
+	r := &Relay{
+		cfg:     cfg,
+		store:   stores[cfg.Dialect](cfg),
+		wake:    make(chan struct{}, 1),
+		flushes: make(chan chan struct{}),
+	}
+	var err error
+	if r.metrics, err = newMetrics(r, cfg.Metrics); err != nil {
+		return nil, fmt.Errorf("outbox: register the relay's metrics: %w", err)
+	}
+	return r, nil
 }
 
+// ErrRunning is returned by Run when the relay runs already.
+var ErrRunning = errors.New("outbox: the relay runs already")
+
 // Run relays until ctx ends, then finishes the batches that are under way, which
-// takes PublishTimeout at most, and returns nil. It returns an error at once
+// takes PublishTimeout at most, and returns nil. It returns ErrRunning at once
 // when the relay runs already. Trouble with the database or the broker is
 // logged and outlived.
-func (r *Relay) Run(ctx context.Context) error { return nil }
+func (r *Relay) Run(ctx context.Context) error {
+	if !r.start() {
+		return ErrRunning
+	}
+	var wg sync.WaitGroup
+	if r.cfg.Waker != nil {
+		wg.Go(func() { r.listen(ctx) })
+	}
+	wg.Go(func() { r.maintain(ctx) })
+	wg.Go(func() { r.housekeep(ctx) })
+	r.loop(ctx, nil)
+	wg.Wait()
+	return r.stop()
+}
+
+func (r *Relay) start() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running {
+		return false
+	}
+	r.running = true
+	return true
+}
+
+func (r *Relay) stop() error {
+	err := r.store.release()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = false
+	return err
+}
 
 // Wake has the relay look for rows now. It never blocks.
-func (r *Relay) Wake() {}
+func (r *Relay) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
 
 // Flush returns nil once every row that may be published now has been, by this
 // relay or another. Rows that are held back after a failure are not waited for.
 // It returns an error when ctx ends first. It works while the relay runs and
 // when it does not.
-func (r *Relay) Flush(ctx context.Context) error { return nil }
+func (r *Relay) Flush(ctx context.Context) error {
+	for {
+		if r.start() {
+			idle := make(chan struct{})
+			r.loop(ctx, idle)
+			if err := r.stop(); err != nil {
+				return err
+			}
+			select {
+			case <-idle:
+				return nil
+			default:
+				return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
+			}
+		}
+		idle := make(chan struct{}, 1)
+		look := time.NewTimer(100 * time.Millisecond)
+		select {
+		case r.flushes <- idle:
+			look.Stop()
+		case <-look.C: // the loop may have ended in between
+			continue
+		case <-ctx.Done():
+			look.Stop()
+			return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
+		}
+		select {
+		case _, idled := <-idle:
+			if !idled {
+				return nil
+			}
+			// The loop ended with its Run before all was out: do it here.
+		case <-ctx.Done():
+			return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
+		}
+	}
+}
 
-// Stats counts the table's rows now.
-func (r *Relay) Stats(ctx context.Context) (Stats, error) { return Stats{}, nil }
+// Times of the loop.
+const (
+	contendedMin = 3 * time.Millisecond // first pause when other relays have every shard
+	troubleMin   = 100 * time.Millisecond
+	troubleMax   = 5 * time.Second
+)
 
-// Health returns an error that says what is wrong when the relay can't do its
-// work: it doesn't run, the database does not answer it, or the oldest unsent
-// row is older than StuckAfter.
-func (r *Relay) Health() error { return nil }
+// loop is the coordinator: it looks where there is work and hands it to workers,
+// until ctx ends. With untilIdle it closes that and returns once there is none.
+func (r *Relay) loop(ctx context.Context, untilIdle chan struct{}) {
+	l := looper{
+		relay:     r,
+		results:   make(chan result, r.cfg.Parallelism),
+		free:      r.cfg.Parallelism,
+		busy:      make(map[int]bool, shards),
+		contended: contendedMin,
+		trouble:   troubleMin,
+	}
+	if untilIdle != nil {
+		l.waiting = append(l.waiting, untilIdle)
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	look := true
+	for ctx.Err() == nil {
+		if look && l.free > 0 {
+			next := l.look(ctx)
+			if untilIdle != nil && len(l.waiting) == 0 {
+				break
+			}
+			timer.Reset(next)
+		}
+		look = false
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+			look = true
+		case <-timer.C:
+			look = true
+		case idle := <-r.flushes:
+			l.waiting = append(l.waiting, idle)
+			look = true
+		case res := <-l.results:
+			if pause := l.done(ctx, res); pause > 0 {
+				timer.Reset(pause)
+			} else {
+				look = true
+			}
+		}
+	}
+	for l.free < r.cfg.Parallelism {
+		l.done(ctx, <-l.results)
+	}
+	for _, idle := range l.waiting {
+		if idle != untilIdle {
+			idle <- struct{}{}
+		}
+	}
+}
+
+// looper is the coordinator's state.
+type looper struct {
+	relay       *Relay
+	results     chan result
+	free        int
+	busy        map[int]bool
+	waiting     []chan struct{} // flushes
+	contended   time.Duration
+	trouble     time.Duration
+	scoutFailed bool
+}
+
+// look scouts and hands out work. It returns when to look again at the latest.
+func (l *looper) look(ctx context.Context) time.Duration {
+	r := l.relay
+	found, err := r.store.scout(ctx)
+	if err != nil {
+		l.scoutFailed = true
+		return l.inTrouble(ctx, err)
+	}
+	if l.scoutFailed {
+		l.outOfTrouble()
+	}
+	r.out.Store(found.failures > 0)
+	if len(found.shards) == 0 && len(l.busy) == 0 {
+		for _, idle := range l.waiting {
+			close(idle)
+		}
+		l.waiting = nil
+	}
+	next := jitter(2 * r.cfg.PollInterval * 2 / 3)
+	if found.nextDue > 0 {
+		next = min(next, found.nextDue+time.Millisecond)
+	}
+	if len(found.shards) == 0 {
+		return next
+	}
+	if found.pause > 0 {
+		return min(found.pause+rand.N(10*time.Millisecond), r.cfg.OutageCap)
+	}
+	open := found.shards[:0]
+	for _, s := range found.shards {
+		if !l.busy[s] {
+			open = append(open, s)
+		}
+	}
+	if len(open) == 0 {
+		return next
+	}
+	groups, batches := l.free, runLength
+	if found.failures > 0 {
+		// The broker took nothing of late: one relay tries, with one batch.
+		if len(l.busy) > 0 {
+			return next
+		}
+		mine, err := r.store.probe(ctx, r.cfg.PublishTimeout+settleTimeout)
+		if err != nil {
+			return l.inTrouble(ctx, err)
+		}
+		if !mine {
+			return outageBase
+		}
+		groups, batches = 1, 1
+	}
+	rand.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
+	groups = min(groups, len(open))
+	for g := range groups {
+		var part []int
+		for i := g; i < len(open); i += groups {
+			part = append(part, open[i])
+			l.busy[open[i]] = true
+		}
+		l.free--
+		go func() { l.results <- r.work(ctx, part, r.cfg.BatchSize, batches) }()
+	}
+	return next
+}
+
+// done takes a worker's result. A pause above 0 says not to look before.
+func (l *looper) done(ctx context.Context, res result) time.Duration {
+	l.free++
+	for _, s := range res.shards {
+		delete(l.busy, s)
+	}
+	switch {
+	case res.err != nil:
+		return l.inTrouble(ctx, res.err)
+	case res.none:
+		// Other relays have these shards. They look again when they are through;
+		// this one does so in case they die.
+		pause := jitter(l.contended)
+		l.contended = min(2*l.contended, l.relay.cfg.PollInterval)
+		return pause
+	default:
+		l.contended = contendedMin
+		l.outOfTrouble()
+		return 0
+	}
+}
+
+// outOfTrouble: what failed before works again. A scout that works says nothing
+// about claims that fail, so each ends its own trouble.
+func (l *looper) outOfTrouble() {
+	l.scoutFailed = false
+	l.trouble = troubleMin
+	l.relay.answered()
+}
+
+func (l *looper) inTrouble(ctx context.Context, err error) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
+	if l.relay.failed(err) {
+		l.relay.cfg.Logger.ErrorContext(ctx, "outbox: the relay can't work with the database; it tries on", "table", l.relay.cfg.Table, "error", err)
+	}
+	pause := jitter(l.trouble)
+	l.trouble = min(2*l.trouble, troubleMax)
+	return pause
+}
+
+// failed notes a database error and tells whether it is the first.
+func (r *Relay) failed(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := r.trouble == nil
+	if first {
+		r.since = time.Now()
+	}
+	r.trouble = err
+	return first
+}
+
+func (r *Relay) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trouble = nil
+}

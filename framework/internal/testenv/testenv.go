@@ -80,7 +80,7 @@ func PostgresDSN(t testing.TB) string {
 // Postgres opens PostgresDSN. The pool is closed when the test ends.
 func Postgres(t testing.TB) *sql.DB {
 	t.Helper()
-	return open(t, "pgx", PostgresDSN(t))
+	return Open(t, "pgx", PostgresDSN(t))
 }
 
 // SQLiteDSN returns the DSN of a new file in the test's own folder, in WAL mode
@@ -94,22 +94,23 @@ func SQLiteDSN(t testing.TB) string {
 // SQLite opens SQLiteDSN. The pool is closed when the test ends.
 func SQLite(t testing.TB) *sql.DB {
 	t.Helper()
-	db := open(t, "sqlite", SQLiteDSN(t))
-	// First opens that switch a new file to WAL at the same time meet
-	// SQLITE_BUSY despite the timeout: one connection goes first.
-	if err := db.Ping(); err != nil {
-		t.Fatalf("open SQLite: %v", err)
-	}
-	return db
+	return Open(t, "sqlite", SQLiteDSN(t))
 }
 
-func open(t testing.TB, driver, dsn string) *sql.DB {
+// Open opens a DSN of PostgresDSN ("pgx") or SQLiteDSN ("sqlite") once more. The
+// pool is closed when the test ends.
+func Open(t testing.TB, driver, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		t.Fatalf("open %s: %v", driver, err)
 	}
 	t.Cleanup(func() { db.Close() })
+	// First opens that switch a new SQLite file to WAL at the same time meet
+	// SQLITE_BUSY despite the timeout: one connection goes first.
+	if err := db.Ping(); err != nil {
+		t.Fatalf("open %s: %v", driver, err)
+	}
 	return db
 }
 

@@ -12,6 +12,7 @@ CREATE TABLE watermill_headrace_outbox (
     ordering_key    TEXT DEFAULT NULL,
     state           SMALLINT NOT NULL DEFAULT 0, -- 0 ready, 1 held back, 2 parked
     attempts        INTEGER NOT NULL DEFAULT 0,
+    strikes         INTEGER NOT NULL DEFAULT 0, -- attempts that failed while the broker took others
     next_attempt_at TIMESTAMPTZ DEFAULT NULL,
     last_failed_at  TIMESTAMPTZ DEFAULT NULL,
     last_error      TEXT DEFAULT NULL,

@@ -1,0 +1,111 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// floor is an offset below which the table holds no ready row and never will.
+// Without it each claim walks the index entries of all the rows that were
+// deleted since the last vacuum, and the relay slows down as it works.
+//
+// Offsets are handed out before commit, so a row may turn up below others that
+// are long gone. But its transaction has held a lock on the table since before
+// the offset was handed out. So: note the highest offset that is visible, then
+// who holds such a lock; once all of those are gone, every row up to the offset
+// is visible or does not exist.
+//
+// As a net under manual changes (a sequence set back, a state reset by hand) the
+// floor falls to 0 every floorReset.
+type floor struct {
+	db                   *sql.DB
+	qMax, qHolders, qMin string
+
+	at atomic.Int64
+
+	mu      sync.Mutex
+	noted   int64
+	holders map[string]bool
+	have    bool
+	resetAt time.Time
+}
+
+const (
+	floorInterval = 200 * time.Millisecond
+	floorReset    = time.Minute
+)
+
+func (f *floor) init(db *sql.DB, table string) {
+	f.db = db
+	f.qMax = `SELECT COALESCE((SELECT "offset" FROM ` + table + ` ORDER BY "offset" DESC LIMIT 1), 0)`
+	f.qHolders = `SELECT DISTINCT virtualtransaction FROM pg_locks
+WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND relation = '` + table + `'::regclass AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')`
+	f.qMin = strings.NewReplacer("{t}", table, "{last}", fmt.Sprint(shards-1)).Replace(
+		`SELECT COALESCE(min(r."offset"), 9223372036854775807) FROM generate_series(0, {last}) AS s(shard) CROSS JOIN LATERAL
+ (SELECT "offset" FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= $1 ORDER BY shard, "offset" LIMIT 1) AS r`)
+	f.resetAt = time.Now().Add(floorReset)
+}
+
+func (f *floor) get() int64 { return f.at.Load() }
+
+// advance moves the floor up as far as is safe now.
+func (f *floor) advance(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); now.After(f.resetAt) {
+		f.resetAt, f.have = now.Add(floorReset), false
+		f.at.Store(0)
+	}
+	if f.have {
+		holders, err := f.lockHolders(ctx)
+		if err != nil {
+			return err
+		}
+		for h := range f.holders {
+			if !holders[h] {
+				delete(f.holders, h)
+			}
+		}
+		if len(f.holders) > 0 {
+			return nil
+		}
+		var lowest int64
+		if err := f.db.QueryRowContext(ctx, f.qMin, f.at.Load()).Scan(&lowest); err != nil {
+			return fmt.Errorf("find the lowest row: %w", err)
+		}
+		f.at.Store(max(f.at.Load(), min(lowest, f.noted+1)))
+	}
+	f.have = false
+	if err := f.db.QueryRowContext(ctx, f.qMax).Scan(&f.noted); err != nil {
+		return fmt.Errorf("find the highest row: %w", err)
+	}
+	holders, err := f.lockHolders(ctx)
+	if err != nil {
+		return err
+	}
+	f.holders, f.have = holders, true
+	return nil
+}
+
+func (f *floor) lockHolders(ctx context.Context) (map[string]bool, error) {
+	rows, err := f.db.QueryContext(ctx, f.qHolders)
+	if err != nil {
+		return nil, fmt.Errorf("find who writes to the table: %w", err)
+	}
+	defer rows.Close()
+	holders := map[string]bool{}
+	for rows.Next() {
+		var h string
+		if err := rows.Scan(&h); err != nil {
+			return nil, fmt.Errorf("find who writes to the table: %w", err)
+		}
+		holders[h] = true
+	}
+	return holders, rows.Err()
+}

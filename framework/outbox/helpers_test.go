@@ -1,0 +1,7 @@
+package outbox
+
+import "github.com/headrace-go/headrace/framework/broker"
+
+func publishError(topic string, failed map[int]error) error {
+	return &broker.PublishError{Topic: topic, Failed: failed}
+}
