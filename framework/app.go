@@ -208,6 +208,15 @@ func (a *App) Metrics() *prometheus.Registry { return a.cfg.Metrics }
 // Registry holds the event types that the service knows.
 func (a *App) Registry() *events.Registry { return a.registry }
 
+// Logger returns the logger of the App that ctx belongs to, as Emit finds it;
+// else slog.Default().
+func Logger(ctx context.Context) *slog.Logger {
+	if s := scopeFrom(ctx); s != nil {
+		return s.app.logger
+	}
+	return slog.Default()
+}
+
 func (a *App) fault(err error) { a.faults = append(a.faults, err) }
 
 // Ready is closed once the App has taken up all of its work: subscriptions run

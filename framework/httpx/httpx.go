@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"mime"
 	"net/http"
 	"strings"
@@ -100,7 +99,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if status < http.StatusInternalServerError {
 		detail = err.Error()
 	} else {
-		slog.Default().ErrorContext(r.Context(), "request failed", "code", code, "error", err)
+		framework.Logger(r.Context()).ErrorContext(r.Context(), "request failed", "code", code, "error", err)
 	}
 	problem.Write(w, problem.Problem{
 		Status: status, Code: string(code), Detail: detail,
