@@ -47,11 +47,11 @@ func (m Main) Run(ctx context.Context) error {
 	if err := config.Load(&s, config.Options{FS: notifications.Files, Environ: m.Environ}); err != nil {
 		return err
 	}
-	logger, err := logging.New(m.Stdout, s.Log)
+	base, err := logging.New(m.Stdout, s.Log)
 	if err != nil {
 		return err
 	}
-	logger = logger.With("service", Name)
+	logger := base.With("service", Name)
 	command := ""
 	if len(m.Args) > 0 {
 		command = m.Args[0]
@@ -60,7 +60,7 @@ func (m Main) Run(ctx context.Context) error {
 	case len(m.Args) > 1:
 		return fmt.Errorf("unknown arguments %q: give none, \"migrate\" or \"healthcheck\"", m.Args)
 	case command == "":
-		return m.serve(ctx, s, logger)
+		return m.serve(ctx, s, base, logger)
 	case command == "migrate":
 		return migrateOnly(ctx, s, logger)
 	case command == "healthcheck":
@@ -69,7 +69,9 @@ func (m Main) Run(ctx context.Context) error {
 	return fmt.Errorf("unknown argument %q: give none, \"migrate\" or \"healthcheck\"", command)
 }
 
-func (m Main) serve(ctx context.Context, s Settings, logger *slog.Logger) (err error) {
+// serve logs with logger; base, which does not name the service, is for the App,
+// which names it itself.
+func (m Main) serve(ctx context.Context, s Settings, base, logger *slog.Logger) (err error) {
 	tracer, err := telemetry.Open(ctx, Name, s.Profile)
 	if err != nil {
 		return fmt.Errorf("set up tracing: %w", err)
@@ -90,7 +92,7 @@ func (m Main) serve(ctx context.Context, s Settings, logger *slog.Logger) (err e
 		return err
 	}
 	a, err := New(s, Conns{
-		DB: conns.DB, Dialect: conns.Dialect, Broker: conns.Broker, Waker: conns.Waker, Logger: logger, Tracer: tracer,
+		DB: conns.DB, Dialect: conns.Dialect, Broker: conns.Broker, Waker: conns.Waker, Logger: base, Tracer: tracer,
 	})
 	if err != nil {
 		return err
