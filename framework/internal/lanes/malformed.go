@@ -8,13 +8,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/middleware"
 )
 
 // deadLetterTimeout bounds the publish of one malformed entry.
 const deadLetterTimeout = 10 * time.Second
 
 // deadLetter is the default OnMalformed: a raw copy goes to the group's dead
-// letters, marked as a decode failure.
+// letters, marked as malformed.
 func deadLetter(cfg Config) func(context.Context, *message.Message, error) error {
 	return func(ctx context.Context, raw *message.Message, reason error) error {
 		if cfg.DeadLetters == nil {
@@ -22,10 +23,10 @@ func deadLetter(cfg Config) func(context.Context, *message.Message, error) error
 		}
 		ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 		defer cancel()
-		raw.Metadata.Set(broker.MalformedReasonKey, "decode")
-		raw.Metadata.Set("dead_letter_error", reason.Error())
-		raw.Metadata.Set("dead_letter_topic", cfg.Topic)
-		raw.Metadata.Set("dead_letter_group", cfg.Group)
+		raw.Metadata.Set(broker.MalformedReasonKey, middleware.ReasonMalformed)
+		raw.Metadata.Set(middleware.DeadLetterError, reason.Error())
+		raw.Metadata.Set(middleware.DeadLetterTopic, cfg.Topic)
+		raw.Metadata.Set(middleware.DeadLetterGroup, cfg.Group)
 		return cfg.DeadLetters.PublishBatch(ctx, broker.DeadLetterTopic(cfg.Group), []*message.Message{raw})
 	}
 }

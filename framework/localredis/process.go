@@ -1,0 +1,251 @@
+package localredis
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// portAttempts: between finding a port free and the server's bind somebody
+	// else may take it.
+	portAttempts = 5
+	// answerPoll is how often a starting server is asked. It gives no signal.
+	answerPoll = 10 * time.Millisecond
+	// stopTimeout bounds an orderly stop; then the server is killed.
+	stopTimeout = 5 * time.Second
+	// recordName is the file in Dir that says which server works on it.
+	recordName = "localredis.json"
+)
+
+// record is what recordName holds.
+type record struct {
+	Port  int `json:"port"`
+	Owner int `json:"owner_pid"`
+}
+
+func startProcess(ctx context.Context, binary string, opts Options) (*Server, error) {
+	dir, temporary := opts.Dir, false
+	if dir == "" {
+		tmp, err := os.MkdirTemp("", "headrace-redis-")
+		if err != nil {
+			return nil, fmt.Errorf("localredis: %w", err)
+		}
+		dir, temporary = tmp, true
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("localredis: create Dir: %w", err)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("localredis: Dir: %w", err)
+	}
+	clean := func() {
+		if temporary {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	// Two servers on one append-only file would spoil it.
+	if s := adopt(ctx, dir); s != nil {
+		return s, nil
+	}
+	var last error
+	for range portAttempts {
+		p, err := spawn(ctx, binary, dir, !temporary)
+		if err == nil {
+			_ = writeRecord(dir, record{Port: p.port, Owner: os.Getpid()})
+			return &Server{url: redisURL(p.port), kind: KindServer, stop: func() error {
+				err := p.stop()
+				_ = os.Remove(filepath.Join(dir, recordName))
+				clean()
+				return err
+			}}, nil
+		}
+		last = err
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	clean()
+	return nil, fmt.Errorf("localredis: start %s: %w", binary, last)
+}
+
+func redisURL(port int) string { return fmt.Sprintf("redis://127.0.0.1:%d/0", port) }
+
+// adopt returns the server that works on dir already, or nil. One whose owner
+// is gone becomes this process's own.
+func adopt(ctx context.Context, dir string) *Server {
+	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		return nil
+	}
+	var r record
+	if json.Unmarshal(raw, &r) != nil || r.Port <= 0 {
+		return nil
+	}
+	client := newClient(r.Port)
+	defer client.Close()
+	answer, err := client.ConfigGet(ctx, "dir").Result()
+	if err != nil || answer["dir"] != dir {
+		return nil
+	}
+	if alive(r.Owner) {
+		return &Server{url: redisURL(r.Port), kind: KindShared, stop: func() error { return nil }}
+	}
+	_ = writeRecord(dir, record{Port: r.Port, Owner: os.Getpid()})
+	return &Server{url: redisURL(r.Port), kind: KindServer, stop: func() error {
+		c := newClient(r.Port)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		// A server that stops closes the connection instead of answering.
+		_ = c.Shutdown(ctx).Err()
+		_ = os.Remove(filepath.Join(dir, recordName))
+		return nil
+	}}
+}
+
+func writeRecord(dir string, r record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, recordName), raw, 0o600)
+}
+
+func newClient(port int) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), MaxRetries: -1,
+		DialTimeout: time.Second, DialerRetries: 1, ContextTimeoutEnabled: true,
+	})
+}
+
+// process is a redis-server that was started here.
+type process struct {
+	port  int
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process is gone
+	out   *tail
+}
+
+// spawn starts one redis-server and waits until it answers.
+func spawn(ctx context.Context, binary, dir string, keep bool) (*process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	appendonly := "no"
+	if keep {
+		appendonly = "yes"
+	}
+	p := &process{port: port, ended: make(chan struct{}), out: &tail{}}
+	p.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
+		"--save", "", "--appendonly", appendonly, "--appendfsync", "everysec", "--loglevel", "warning")
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.SysProcAttr = childAttr()
+
+	started := make(chan error, 1)
+	go func() {
+		// The kernel ties the child's life to this thread, not to the process.
+		runtime.LockOSThread()
+		defer close(p.ended)
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if err := p.answers(ctx); err != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return nil, err
+	}
+	return p, nil
+}
+
+// answers waits until the server answers and it is this one that does.
+func (p *process) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	client := newClient(p.port)
+	defer client.Close()
+	tick := time.NewTicker(answerPoll)
+	defer tick.Stop()
+	for {
+		err := client.Ping(ctx).Err()
+		if err == nil {
+			select {
+			case <-p.ended: // another server has the port
+			default:
+				return nil
+			}
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("the server ended at once: %s", p.out)
+		case <-ctx.Done():
+			return fmt.Errorf("the server does not answer on port %d: %w", p.port, errors.Join(ctx.Err(), err))
+		case <-tick.C:
+		}
+	}
+}
+
+// stop ends the server in good order, so that its file is synced.
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		_ = p.cmd.Process.Kill()
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(stopTimeout):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return fmt.Errorf("localredis: the server did not stop within %s and was killed", stopTimeout)
+	}
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// tail keeps the end of what the server printed.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if n := len(t.buf) - 2048; n > 0 {
+		t.buf = t.buf[n:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.buf))
+}
