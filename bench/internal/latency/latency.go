@@ -1,0 +1,206 @@
+// Package latency measures how long an event takes from the commit that writes
+// it to the start of its handler.
+package latency
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver that makes the run's own database
+
+	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/framework/connect"
+	"github.com/headrace-go/headrace/pkg/events"
+)
+
+// Options say what to measure and where.
+type Options struct {
+	Postgres, Redis string
+	// Events is how many are measured, after a tenth as many to warm up.
+	Events int
+	// Every is the time between two of them.
+	Every time.Duration
+}
+
+// Result is what a run saw.
+type Result struct {
+	Options Options
+	// FromEmit counts from just before the commit, so it includes the commit
+	// itself; FromCommit counts from the commit's return. Both sorted.
+	FromEmit, FromCommit []time.Duration
+}
+
+type tickedData struct {
+	N int `json:"n"`
+}
+
+// Run measures with one app that writes in one transaction an event and handles
+// it in another: outbox, relay, broker, the whole stack and the inbox are on the
+// way.
+func Run(ctx context.Context, o Options) (Result, error) {
+	r := Result{Options: o}
+	dsn, drop, err := database(ctx, o.Postgres)
+	if err != nil {
+		return r, err
+	}
+	defer drop()
+	p := config.Profile{Env: "bench"}
+	p.HTTP.Addr, p.Admin.Addr = "127.0.0.1:0", "127.0.0.1:0"
+	p.Broker.Kind, p.Broker.URL = "redisstream", config.Secret(o.Redis)
+	p.Broker.Prefix = "bench-" + events.NewID() + ":"
+	p.Database.Driver, p.Database.DSN = "postgres", config.Secret(dsn)
+	p = p.WithDefaults()
+	logger := slog.New(slog.DiscardHandler)
+	c, err := connect.Open(ctx, p, logger)
+	if err != nil {
+		return r, err
+	}
+	defer c.Close()
+	app, err := framework.New(framework.Config{
+		Service: "bench", Profile: p, DB: c.DB, Dialect: c.Dialect, Broker: c.Broker, OutboxWaker: c.Waker, Logger: logger,
+	})
+	if err != nil {
+		return r, err
+	}
+	ticked := events.Define[tickedData]("clock.ticked", "1.0")
+	m := newMarks(o.Events + o.Events/10)
+	framework.HandleTx(app, ticked, "measure", func(_ context.Context, _ *sql.Tx, e events.Event[tickedData]) error {
+		m.started(e.Data.N)
+		return nil
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- app.Run(ctx) }()
+	select {
+	case <-app.Ready():
+	case err := <-ended:
+		return r, fmt.Errorf("the app ended before it was ready: %w", err)
+	}
+	tick := time.NewTicker(o.Every)
+	defer tick.Stop()
+	for n := range len(m.begun) {
+		<-tick.C
+		err := app.Tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			err := framework.Emit(ctx, tx, ticked.New("k", tickedData{N: n}))
+			m.emitted(n)
+			return err
+		})
+		if err != nil {
+			return r, fmt.Errorf("emit event %d: %w", n, err)
+		}
+		m.committed(n)
+	}
+	select {
+	case <-m.all:
+	case <-time.After(30 * time.Second):
+		return r, fmt.Errorf("not every event was handled within 30 s of the last")
+	}
+	r.FromEmit, r.FromCommit = m.since(o.Events / 10)
+	cancel()
+	if err := <-ended; err != nil {
+		return r, fmt.Errorf("stop the app: %w", err)
+	}
+	return r, cleanKeys(o.Redis, p.Broker.Prefix)
+}
+
+// Print writes the figures as a table.
+func (r Result) Print(w io.Writer) {
+	fmt.Fprintf(w, "commit to handler start, Postgres outbox -> Redis Streams -> HandleTx, %d events, one every %s\n", r.Options.Events, r.Options.Every)
+	fmt.Fprintf(w, "%-28s %10s %10s %10s %10s\n", "counted from", "p50", "p90", "p99", "max")
+	for _, row := range []struct {
+		name string
+		ds   []time.Duration
+	}{{"before the commit", r.FromEmit}, {"the commit's return", r.FromCommit}} {
+		fmt.Fprintf(w, "%-28s %10s %10s %10s %10s\n", row.name,
+			short(at(row.ds, 0.5)), short(at(row.ds, 0.9)), short(at(row.ds, 0.99)), short(at(row.ds, 1)))
+	}
+}
+
+func at(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
+
+// marks holds the three moments of each event.
+type marks struct {
+	mu                  sync.Mutex
+	emit, commit, begun []time.Time
+	left                int
+	all                 chan struct{}
+}
+
+func newMarks(n int) *marks {
+	return &marks{emit: make([]time.Time, n), commit: make([]time.Time, n), begun: make([]time.Time, n), left: n, all: make(chan struct{})}
+}
+
+func (m *marks) emitted(n int)   { m.set(m.emit, n) }
+func (m *marks) committed(n int) { m.set(m.commit, n) }
+
+func (m *marks) set(at []time.Time, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at[n] = time.Now()
+}
+
+func (m *marks) started(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.begun[n].IsZero() {
+		return
+	}
+	m.begun[n] = time.Now()
+	if m.left--; m.left == 0 {
+		close(m.all)
+	}
+}
+
+// since returns the sorted latencies of the events after the first skip. The
+// handler may begin before the writer hears of its commit: that counts as 0.
+func (m *marks) since(skip int) (fromEmit, fromCommit []time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for n := skip; n < len(m.begun); n++ {
+		fromEmit = append(fromEmit, m.begun[n].Sub(m.emit[n]))
+		fromCommit = append(fromCommit, max(m.begun[n].Sub(m.commit[n]), 0))
+	}
+	slices.Sort(fromEmit)
+	slices.Sort(fromCommit)
+	return fromEmit, fromCommit
+}
+
+// database makes a database for the run.
+func database(ctx context.Context, server string) (dsn string, drop func(), err error) {
+	admin, err := sql.Open("pgx", server)
+	if err != nil {
+		return "", nil, fmt.Errorf("postgres: %w", err)
+	}
+	name := "bench_" + strings.ReplaceAll(events.NewID(), "-", "")
+	if _, err := admin.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
+		admin.Close()
+		return "", nil, fmt.Errorf("postgres: make a database: %w", err)
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		admin.Close()
+		return "", nil, fmt.Errorf("postgres: %w", err)
+	}
+	u.Path = "/" + name
+	return u.String(), func() {
+		_, _ = admin.ExecContext(context.WithoutCancel(ctx), "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+		admin.Close()
+	}, nil
+}
