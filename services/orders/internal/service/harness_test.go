@@ -31,7 +31,8 @@ import (
 const patience = 15 * time.Second
 
 // harness is the service as it runs, on a memory broker, with a client that
-// checks every response against the API document.
+// checks every response, and every request that was taken, against the API
+// document.
 type harness struct {
 	t      *testing.T
 	db     testdb.DB
@@ -264,8 +265,16 @@ func (h *harness) try(method, path, body string, headers ...header) (response, e
 	if err != nil {
 		return got, nil // an address or a method that the document does not know
 	}
+	lookup.Body = io.NopCloser(strings.NewReader(body))
+	input := &openapi3filter.RequestValidationInput{Request: lookup, PathParams: params, Route: route}
+	if res.StatusCode < http.StatusBadRequest {
+		// What the service takes, the document must allow.
+		if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
+			return got, err
+		}
+	}
 	return got, openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		RequestValidationInput: input,
 		Status:                 res.StatusCode, Header: res.Header, Body: io.NopCloser(bytes.NewReader(raw)),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
 	})
