@@ -1,0 +1,150 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/pkg/events"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 20 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// env is what one test works with.
+type env struct {
+	*Storage
+	h Harness
+	b broker.Broker
+}
+
+func unique(prefix string) string { return prefix + "." + uuid.NewString() }
+
+// msgs makes n messages; key may be nil.
+func msgs(n int, key func(i int) string) []*message.Message {
+	out := make([]*message.Message, n)
+	for i := range out {
+		out[i] = message.NewMessage(fmt.Sprintf("m%05d", i), []byte(fmt.Sprintf(`{"n":%d}`, i)))
+		if key != nil {
+			out[i].Metadata.Set(events.KeyOrdering, key(i))
+		}
+	}
+	return out
+}
+
+func (e env) publish(t testing.TB, topic string, batch []*message.Message) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	require.NoError(t, e.b.Publisher().PublishBatch(ctx, topic, batch))
+}
+
+// subscriber makes one that t.Cleanup closes.
+func (e env) subscriber(t testing.TB, b broker.Broker, cfg broker.SubscriberConfig) message.Subscriber {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = quiet
+	}
+	if cfg.DrainTimeout == 0 {
+		cfg.DrainTimeout = 5 * time.Second
+	}
+	sub, err := b.Subscriber(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sub.Close()) })
+	return sub
+}
+
+func (e env) subscribe(t testing.TB, topic string, cfg broker.SubscriberConfig) (<-chan *message.Message, message.Subscriber) {
+	t.Helper()
+	sub := e.subscriber(t, e.b, cfg)
+	ch, err := sub.Subscribe(context.Background(), topic)
+	require.NoError(t, err)
+	return ch, sub
+}
+
+// receive waits for the next message.
+func receive(t testing.TB, ch <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case m, ok := <-ch:
+		require.True(t, ok, "the channel is closed")
+		return m
+	case <-time.After(patience):
+		require.FailNow(t, "no message")
+		return nil
+	}
+}
+
+// receiveNone checks that nothing comes for a while.
+func receiveNone(t testing.TB, ch <-chan *message.Message, within time.Duration) {
+	t.Helper()
+	select {
+	case m, ok := <-ch:
+		if ok {
+			require.FailNow(t, "an unexpected message", "%s, delivery %d", m.UUID, count(m))
+		}
+	case <-time.After(within):
+	}
+}
+
+// ackAll receives and acks n messages and returns their UUIDs.
+func ackAll(t testing.TB, ch <-chan *message.Message, n int) []string {
+	t.Helper()
+	out := make([]string, 0, n)
+	for range n {
+		m := receive(t, ch)
+		out = append(out, m.UUID)
+		require.True(t, m.Ack())
+	}
+	return out
+}
+
+func uuids(batch []*message.Message) []string {
+	out := make([]string, len(batch))
+	for i, m := range batch {
+		out[i] = m.UUID
+	}
+	return out
+}
+
+func delivery(m *message.Message) *middleware.Delivery { return middleware.DeliveryFrom(m.Context()) }
+
+// count is the delivery count of m; -1 without a Delivery.
+func count(m *message.Message) int {
+	if d := delivery(m); d != nil {
+		return d.Count()
+	}
+	return -1
+}
+
+// settles waits until the group has nothing left.
+func (e env) settles(t testing.TB, topic, group string) {
+	t.Helper()
+	var stats broker.Stats
+	var err error
+	require.Eventually(t, func() bool {
+		stats, err = e.b.Admin().Stats(context.Background(), broker.Subscription{Topic: topic, Group: group})
+		return err == nil && stats == (broker.Stats{})
+	}, patience, 10*time.Millisecond, "stats of %s: %+v %v", group, &stats, &err)
+}
+
+// closed waits until the channel is closed and fails when a message comes.
+func closed(t testing.TB, ch <-chan *message.Message) {
+	t.Helper()
+	select {
+	case m, open := <-ch:
+		require.False(t, open, "a message after the drain began: %v", m)
+	case <-time.After(patience):
+		require.FailNow(t, "the channel is not closed")
+	}
+}

@@ -1,0 +1,193 @@
+package brokertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/framework/broker"
+)
+
+// testDrain: handlers that finish a second after Close began keep their context
+// and their ack lands; what no handler had begun goes to another member at once
+// and uncounted.
+func testDrain(t *testing.T, e env) {
+	topic, group := unique("drain"), unique("g")
+	const running, total = 2, 12
+	sent := msgs(total, nil)
+	e.publish(t, topic, sent)
+	ch, sub := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Concurrency: running, MaxInFlight: total})
+	var held []*message.Message
+	for range running {
+		held = append(held, receive(t, ch))
+	}
+	other, _ := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Concurrency: total})
+	receiveNone(t, other, 50*time.Millisecond)
+
+	begun := time.Now()
+	closedAt := make(chan time.Time, 1)
+	go func() {
+		_ = sub.Close()
+		closedAt <- time.Now()
+	}()
+	<-delivery(held[0]).Draining()
+	seen := uuids(held)
+	for range total - running {
+		m := receive(t, other)
+		require.Equal(t, 1, count(m), "released before it was begun")
+		seen = append(seen, m.UUID)
+		m.Ack()
+	}
+	require.Less(t, time.Since(begun), e.h.Latency, "released at once")
+	require.ElementsMatch(t, uuids(sent), seen)
+
+	// The handlers take a second to finish.
+	<-time.After(time.Second - time.Since(begun))
+	for _, m := range held {
+		require.NoError(t, m.Context().Err(), "the context outlives the begin of the drain")
+		require.True(t, m.Ack())
+	}
+	closed(t, ch)
+	require.GreaterOrEqual(t, (<-closedAt).Sub(begun), time.Second)
+	e.settles(t, topic, group)
+}
+
+// testDrainDeadline: a handler that ends at the deadline's cancellation gives its
+// message back, and one that ignores it does not stop Close.
+func testDrainDeadline(t *testing.T, e env) {
+	topic, group := unique("deadline"), unique("g")
+	e.publish(t, topic, msgs(2, nil))
+	ch, sub := e.subscribe(t, topic, broker.SubscriberConfig{
+		Group: group, Concurrency: 2, Lease: broker.MinLease, DrainTimeout: 200 * time.Millisecond,
+	})
+	polite, stubborn := receive(t, ch), receive(t, ch)
+	done := make(chan struct{})
+	start := time.Now()
+	go func() {
+		_ = sub.Close()
+		close(done)
+	}()
+	<-polite.Context().Done()
+	require.GreaterOrEqual(t, time.Since(start), 200*time.Millisecond)
+	delivery(polite).Release()
+	polite.Nack()
+	<-done
+	closed(t, ch)
+	require.Error(t, stubborn.Context().Err())
+	if !e.b.Features().Durable {
+		return // in memory nobody can take over what a live handler keeps
+	}
+	next, _ := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Lease: broker.MinLease})
+	counts := map[string]int{}
+	for range 2 {
+		m := receive(t, next)
+		counts[m.UUID] = count(m)
+		m.Ack()
+	}
+	require.Equal(t, map[string]int{polite.UUID: 1, stubborn.UUID: 2}, counts)
+	e.settles(t, topic, group)
+}
+
+func testCancel(t *testing.T, e env) {
+	topic, group := unique("cancel"), unique("g")
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "kept"))
+	sub := e.subscriber(t, e.b, broker.SubscriberConfig{Group: group, Concurrency: 1})
+	ch, err := sub.Subscribe(ctx, topic)
+	require.NoError(t, err)
+	e.publish(t, topic, msgs(2, nil))
+	m := receive(t, ch)
+	require.Equal(t, "kept", m.Context().Value(key{}))
+	cancel()
+	<-delivery(m).Draining()
+	require.NoError(t, m.Context().Err(), "a message's context outlives the Subscribe context")
+	m.Ack()
+	closed(t, ch)
+
+	// The subscriber itself is still open.
+	again, err := sub.Subscribe(context.Background(), topic)
+	require.NoError(t, err)
+	rest := receive(t, again)
+	require.NotEqual(t, m.UUID, rest.UUID)
+	require.Equal(t, 1, count(rest))
+	rest.Ack()
+	e.settles(t, topic, group)
+}
+
+func testClose(t *testing.T, e env) {
+	start := time.Now()
+	never := e.subscriber(t, e.b, broker.SubscriberConfig{Group: unique("g")})
+	require.NoError(t, never.Close())
+	require.NoError(t, never.Close())
+	require.Less(t, time.Since(start), 200*time.Millisecond, "nothing ran")
+	_, err := never.Subscribe(context.Background(), unique("t"))
+	require.ErrorIs(t, err, broker.ErrClosed)
+
+	topic, group := unique("close"), unique("g")
+	ch, sub := e.subscribe(t, topic, broker.SubscriberConfig{Group: group})
+	start = time.Now()
+	require.NoError(t, sub.Close())
+	closed(t, ch)
+	require.NoError(t, sub.Close())
+	require.Less(t, time.Since(start), 3*time.Second, "a long poll does not hold Close up")
+}
+
+// testLongHandler: a handler that takes two and a half leases, beside an idle
+// member that would claim the message.
+func testLongHandler(t *testing.T, e env) {
+	topic, group := unique("long"), unique("g")
+	cfg := broker.SubscriberConfig{Group: group, Concurrency: 2, Lease: broker.MinLease}
+	ch, _ := e.subscribe(t, topic, cfg)
+	e.publish(t, topic, msgs(1, nil))
+	m := receive(t, ch)
+	other, _ := e.subscribe(t, topic, cfg)
+	long := time.After(2500 * time.Millisecond)
+	select {
+	case <-long:
+	case <-m.Context().Done():
+		require.FailNow(t, "the context ended", "%v", context.Cause(m.Context()))
+	case twice := <-other:
+		require.FailNow(t, "claimed while held", "delivery %d", count(twice))
+	case twice := <-ch:
+		require.FailNow(t, "claimed by its own consumer", "delivery %d", count(twice))
+	}
+	m.Ack()
+	e.settles(t, topic, group)
+	receiveNone(t, other, 50*time.Millisecond)
+}
+
+// testTwoReplicas: concurrency 1, two replicas, 20 messages, each handled longer
+// than... the whole run is longer than the lease: each runs once.
+func testTwoReplicas(t *testing.T, e env) {
+	topic, group := unique("replicas"), unique("g")
+	const total = 20
+	sent := msgs(total, nil)
+	e.publish(t, topic, sent)
+	cfg := broker.SubscriberConfig{Group: group, Concurrency: 1, Lease: broker.MinLease}
+	got := make(chan string, 2*total)
+	for range 2 {
+		ch, _ := e.subscribe(t, topic, cfg)
+		go func() {
+			for m := range ch {
+				time.Sleep(150 * time.Millisecond) // the handler; 10 of them take longer than the lease
+				got <- m.UUID
+				m.Ack()
+			}
+		}()
+	}
+	var seen []string
+	for range total {
+		select {
+		case id := <-got:
+			seen = append(seen, id)
+		case <-time.After(patience):
+			require.FailNow(t, "not everything arrived")
+		}
+	}
+	e.settles(t, topic, group)
+	require.ElementsMatch(t, uuids(sent), seen)
+	require.Empty(t, got)
+}
