@@ -140,6 +140,12 @@ func (g *Gateway) Charge(ctx context.Context, req app.ChargeRequest) (app.Receip
 		if c, err = countRequest(ctx, tx, "charge_requests", req.Key, now); err != nil {
 			return err
 		}
+		if c.OrderID == "" { // voided before any charge: now the books know whose it was
+			c.OrderID, c.Amount = req.OrderID, money(req.Amount)
+			if err := setOrder(ctx, tx, c); err != nil {
+				return err
+			}
+		}
 		if open = c.State == stateOpen; !open || b.silent || c.ChargeRequests <= b.failures {
 			return nil
 		}
@@ -152,7 +158,7 @@ func (g *Gateway) Charge(ctx context.Context, req app.ChargeRequest) (app.Receip
 	if err != nil {
 		return app.Receipt{}, fmt.Errorf("sandbox: charge: %w", err)
 	}
-	if c.State != stateVoided && (c.Amount != money(req.Amount) || c.OrderID != req.OrderID) {
+	if c.Amount != money(req.Amount) || c.OrderID != req.OrderID {
 		return app.Receipt{}, framework.Permanent(fmt.Errorf("%w: key %q was used for another charge", ErrInvalid, req.Key))
 	}
 	switch {

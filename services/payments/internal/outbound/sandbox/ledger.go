@@ -22,7 +22,7 @@ const (
 type Charge struct {
 	Key       string `json:"idempotency_key"`
 	Reference string `json:"reference"`
-	// OrderID and Amount are empty for a key that was voided before any charge.
+	// OrderID and Amount are empty for a key that was voided and never charged.
 	OrderID string       `json:"order_id"`
 	Amount  events.Money `json:"amount"`
 	// State is open, captured, declined, voided or refunded. Captured and
@@ -89,6 +89,12 @@ func lockByReference(ctx context.Context, tx sqltx.Execer, reference string, now
 func setState(ctx context.Context, tx sqltx.Execer, c Charge, now int64) error {
 	_, err := tx.ExecContext(ctx, `UPDATE sandbox_charges SET state = $1, decline_reason = $2, updated_at = $3
 		WHERE idempotency_key = $4`, c.State, c.DeclineReason, now, c.Key)
+	return err
+}
+
+func setOrder(ctx context.Context, tx sqltx.Execer, c Charge) error {
+	_, err := tx.ExecContext(ctx, `UPDATE sandbox_charges SET order_id = $1, amount = $2, currency = $3
+		WHERE idempotency_key = $4`, c.OrderID, c.Amount.Amount, c.Amount.Currency, c.Key)
 	return err
 }
 
