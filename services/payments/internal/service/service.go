@@ -91,11 +91,7 @@ func OpenGateway(ctx context.Context, s Gateway, db *sql.DB, d sqltx.Dialect, lo
 			DB: db, Dialect: d, Timeout: s.Timeout, Slow: s.Sandbox.Slow, RetryAfter: s.Sandbox.RetryAfter, Logger: logger,
 		})
 	case GatewayHTTP:
-		return httpgateway.New(httpgateway.Config{
-			BaseURL: s.HTTP.BaseURL, APIKey: s.HTTP.APIKey.Reveal(), SigningKey: s.HTTP.SigningKey.Reveal(), Timeout: s.Timeout,
-			BreakerFailures: s.HTTP.BreakerFailures, BreakerOpen: s.HTTP.BreakerOpen, MaxRetryAfter: s.HTTP.MaxRetryAfter,
-			Logger: logger,
-		})
+		return httpgateway.New(s.httpConfig(logger))
 	default:
 		return nil, fmt.Errorf("payments.gateway.kind is %q: it must be %q or %q", s.Kind, GatewaySandbox, GatewayHTTP)
 	}

@@ -4,9 +4,11 @@ package service
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
 )
 
 // Settings is what the service reads at start: the profile that all services
@@ -72,6 +74,15 @@ type Sandbox struct {
 	ShowLedger bool `koanf:"show_ledger"`
 }
 
+// httpConfig is the http gateway's configuration.
+func (g Gateway) httpConfig(logger *slog.Logger) httpgateway.Config {
+	return httpgateway.Config{
+		BaseURL: g.HTTP.BaseURL, APIKey: g.HTTP.APIKey.Reveal(), SigningKey: g.HTTP.SigningKey.Reveal(), Timeout: g.Timeout,
+		BreakerFailures: g.HTTP.BreakerFailures, BreakerOpen: g.HTTP.BreakerOpen, MaxRetryAfter: g.HTTP.MaxRetryAfter,
+		Logger: logger,
+	}
+}
+
 // Validate reports every setting of the service's own that can't work.
 func (s Settings) Validate() error {
 	var errs []error
@@ -105,6 +116,11 @@ func (s Settings) Validate() error {
 		}
 		if g.HTTP.APIKey == "" {
 			bad("payments.gateway.http.api_key", `""`, "the http gateway needs the provider's key")
+		}
+		if g.HTTP.BaseURL != "" && g.HTTP.APIKey != "" && g.Timeout > 0 {
+			if err := g.httpConfig(nil).WithDefaults().Validate(); err != nil {
+				errs = append(errs, fmt.Errorf("config: payments.gateway.http: %w", err))
+			}
 		}
 	default:
 		bad("payments.gateway.kind", fmt.Sprintf("%q", g.Kind), `it must be "sandbox" or "http"`)

@@ -1,0 +1,83 @@
+package service
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/services/payments"
+	"github.com/headrace-go/headrace/services/payments/internal/app"
+	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
+	"github.com/headrace-go/headrace/services/payments/internal/testdb"
+)
+
+func TestProblemsNameWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		h := start(t, db, nil)
+		order, _ := h.place(sandbox.TokenDeclined)
+		h.next("payment.failed")
+		failed := h.payment(order)["id"].(string)
+		cases := map[string]struct {
+			method, path string
+			status       int
+			code, field  string
+		}{
+			"unknown payment":    {"GET", "/v1/payments/none", 404, "not_found", ""},
+			"a NUL in the id":    {"GET", "/v1/payments/a%00b", 404, "not_found", ""},
+			"a long id":          {"GET", "/v1/payments/" + strings.Repeat("x", 129), 404, "not_found", ""},
+			"no order":           {"GET", "/v1/payments", 422, "invalid", "order_id"},
+			"a NUL in the order": {"GET", "/v1/payments?order_id=%00", 422, "invalid", "order_id"},
+			"refund unknown":     {"POST", "/v1/payments/none/refund", 404, "not_found", ""},
+			"refund a NUL":       {"POST", "/v1/payments/%00/refund", 404, "not_found", ""},
+			"refund of nothing":  {"POST", "/v1/payments/" + failed + "/refund", 409, "conflict", ""},
+			"a wrong limit":      {"GET", "/v1/sandbox/charges?limit=x", 422, "invalid", ""},
+			"unknown address":    {"GET", "/v2/payments", 404, "not_found", ""},
+			"unknown method":     {"DELETE", "/v1/payments/none", 405, "method_not_allowed", ""},
+		}
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				res := h.call(c.method, c.path, "")
+				require.Equal(t, c.status, res.status, "%s", res.body)
+				require.Equal(t, "application/problem+json", res.header.Get("Content-Type"))
+				p := res.object(t)
+				require.Equal(t, c.code, p["code"])
+				require.EqualValues(t, c.status, p["status"])
+				require.NotEmpty(t, res.header.Get("X-Correlation-ID"))
+				if c.field == "" {
+					require.NotContains(t, p, "errors")
+					return
+				}
+				require.Equal(t, c.field, p["errors"].([]any)[0].(map[string]any)["field"])
+			})
+		}
+		res := h.call(http.MethodGet, "/v1/payments?order_id=unknown", "")
+		require.Equal(t, http.StatusOK, res.status)
+		require.Empty(t, res.object(t)["payments"])
+		h.silent()
+	})
+}
+
+func TestTheAPIDocumentIsServed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		h := start(t, db, nil)
+		res := h.call(http.MethodGet, "/openapi.yaml", "")
+		require.Equal(t, http.StatusOK, res.status)
+		want, err := payments.Files.ReadFile("api/openapi.yaml")
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(res.body))
+	})
+}
+
+// The ledger is shown by the sandbox alone: another gateway has none.
+func TestOnlyTheSandboxShowsALedger(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		h := start(t, db, func(s *sandbox.Gateway) app.Gateway { return &held{Gateway: s} })
+		res := h.call(http.MethodGet, "/v1/sandbox/charges", "")
+		require.Equal(t, http.StatusNotFound, res.status)
+	})
+}

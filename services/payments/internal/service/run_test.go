@@ -1,0 +1,180 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/framework/migrate"
+	"github.com/headrace-go/headrace/services/payments"
+	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
+	"github.com/headrace-go/headrace/services/payments/internal/testdb"
+)
+
+// logBuffer is a writer for many goroutines.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// run runs the program and returns once it is ready; stop ends and awaits it.
+func run(t *testing.T, environ ...string) (a *framework.App, stop func() error, log *logBuffer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	started, ended := make(chan *framework.App, 1), make(chan error, 1)
+	log = &logBuffer{}
+	m := Main{Environ: environ, Stdout: log, Started: func(a *framework.App) { started <- a }}
+	go func() { ended <- m.Run(ctx) }()
+	select {
+	case a = <-started:
+	case err := <-ended:
+		t.Fatalf("the program ended: %v\n%s", err, log)
+	case <-time.After(patience):
+		t.Fatalf("the program is not ready\n%s", log)
+	}
+	return a, func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			t.Fatalf("the program does not end\n%s", log)
+			return nil
+		}
+	}, log
+}
+
+func TestMainServesAndDrains(t *testing.T) {
+	t.Parallel()
+	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DSN=" + filepath.Join(t.TempDir(), "state", "payments.db")}
+	a, stop, log := run(t, environ...)
+	for _, path := range []string{"/v1/payments?order_id=none", "/v1/sandbox/charges"} {
+		res, err := http.Get("http://" + a.HTTPAddr() + path)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusOK, res.StatusCode, path)
+	}
+	healthcheck := Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+a.AdminAddr()), Stdout: log}
+	require.NoError(t, healthcheck.Run(t.Context()))
+	require.NoError(t, stop())
+	require.Error(t, healthcheck.Run(t.Context()))
+}
+
+// The service's part of B41: replicas that start at once on an empty database
+// end with one schema, and a replica that may not migrate says what to do.
+func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testdb.PostgresDSN(t)}
+
+	err := Main{Environ: append(environ, "HEADRACE_PAYMENTS_MIGRATE=false"), Stdout: &logBuffer{}}.Run(t.Context())
+	require.ErrorIs(t, err, migrate.ErrPending)
+	require.ErrorContains(t, err, "payments migrate")
+
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if err := (Main{Args: []string{"migrate"}, Environ: environ, Stdout: &logBuffer{}}).Run(t.Context()); err != nil {
+				t.Errorf("migrate: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	_, stop, _ := run(t, append(environ, "HEADRACE_PAYMENTS_MIGRATE=false")...)
+	require.NoError(t, stop())
+}
+
+func TestEveryProfileLoads(t *testing.T) {
+	t.Parallel()
+	files, err := fs.Glob(payments.Files, "config/*.yaml")
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+	for _, file := range files {
+		env := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		var s Settings
+		err := config.Load(&s, config.Options{FS: payments.Files, Env: env, Environ: []string{
+			"HEADRACE_DATABASE_DSN=postgres://payments:s3cret@db/payments", "HEADRACE_BROKER_URL=redis://:s3cret@redis:6379/0",
+			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
+		}})
+		require.NoError(t, err, env)
+		require.Equal(t, env, s.Env)
+		require.Equal(t, env == "production", s.Payments.Gateway.Kind == GatewayHTTP, env)
+	}
+}
+
+func TestTheHTTPGatewayIsOpenedFromTheProfile(t *testing.T) {
+	t.Parallel()
+	var s Settings
+	require.NoError(t, config.Load(&s, config.Options{FS: payments.Files, Env: "production", Environ: []string{
+		"HEADRACE_DATABASE_DSN=postgres://db/payments", "HEADRACE_BROKER_URL=redis://redis:6379/0",
+		"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
+	}}))
+	g, err := OpenGateway(t.Context(), s.Payments.Gateway, nil, "", nil)
+	require.NoError(t, err)
+	require.IsType(t, &httpgateway.Gateway{}, g)
+	_, err = OpenGateway(t.Context(), Gateway{Kind: "cash"}, nil, "", nil)
+	require.ErrorContains(t, err, `"cash"`)
+}
+
+// B43, the service's own section.
+func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
+	t.Parallel()
+	production := []string{"HEADRACE_DATABASE_DSN=postgres://db/payments", "HEADRACE_BROKER_URL=redis://redis:6379/0"}
+	cases := map[string]struct {
+		env, named string
+		variables  []string
+	}{
+		"misspelt":               {"test", "HEADRACE_PAYMENTS_MAX_ORDER_AG", []string{"HEADRACE_PAYMENTS_MAX_ORDER_AG=1h"}},
+		"duration":               {"test", "max_order_age", []string{"HEADRACE_PAYMENTS_MAX_ORDER_AGE=30"}},
+		"negative age":           {"test", "payments.max_order_age", []string{"HEADRACE_PAYMENTS_MAX_ORDER_AGE=-1h"}},
+		"no timeout":             {"test", "payments.gateway.timeout", []string{"HEADRACE_PAYMENTS_GATEWAY_TIMEOUT=0s"}},
+		"unknown gateway":        {"test", "payments.gateway.kind", []string{"HEADRACE_PAYMENTS_GATEWAY_KIND=cash"}},
+		"no provider":            {"test", "payments.gateway.http.base_url", []string{"HEADRACE_PAYMENTS_GATEWAY_KIND=http"}},
+		"no key":                 {"production", "payments.gateway.http.api_key", append([]string{"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://x"}, production...)},
+		"no money in production": {"production", "moves no money", append([]string{"HEADRACE_PAYMENTS_GATEWAY_KIND=sandbox"}, production...)},
+		"negative slow":          {"test", "payments.gateway.sandbox.slow", []string{"HEADRACE_PAYMENTS_GATEWAY_SANDBOX_SLOW=-1s"}},
+		"negative wait":          {"test", "payments.gateway.sandbox.retry_after", []string{"HEADRACE_PAYMENTS_GATEWAY_SANDBOX_RETRY_AFTER=-1s"}},
+		"no database":            {"test", "database.driver", []string{"HEADRACE_DATABASE_DRIVER="}},
+		"no shared broker":       {"production", "broker.url", production[:1]},
+		"unknown profile":        {"produktion", "produktion", nil},
+		"unknown arguments":      {"test", "serv", nil},
+		"a wrong address": {"production", "BaseURL", append([]string{
+			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
+		}, production...)},
+		"a negative breaker": {"production", "BreakerOpen", append([]string{
+			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://x", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
+			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BREAKER_OPEN=-1s",
+		}, production...)},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := Main{Args: []string{"serv"}, Environ: append([]string{"HEADRACE_ENV=" + c.env}, c.variables...), Stdout: &logBuffer{}}
+			err := m.Run(t.Context())
+			require.ErrorContains(t, err, c.named)
+			require.NotContains(t, err.Error(), "s3cret")
+		})
+	}
+}
