@@ -58,4 +58,3 @@ func (c *Connections) openRedis(ctx context.Context, p config.Profile, logger *s
 	c.Broker = b
 	return nil
 }
-
