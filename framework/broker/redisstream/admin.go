@@ -27,7 +27,7 @@ func (a admin) Stats(ctx context.Context, sub broker.Subscription) (broker.Stats
 	}
 	key := a.b.key(sub.Topic)
 	groups, err := a.b.client.XInfoGroups(ctx, key).Result()
-	if redis.HasErrorPrefix(err, "ERR no such key") {
+	if noKey(err) {
 		return stats, nil
 	} else if err != nil {
 		return fail(err)

@@ -27,7 +27,7 @@ const Name = "redisstream"
 const (
 	DefaultRetention       = 24 * time.Hour
 	DefaultClaimInterval   = 500 * time.Millisecond
-	DefaultBlockTime       = 250 * time.Millisecond
+	DefaultBlockTime       = 500 * time.Millisecond
 	DefaultMaxHeld         = 10_000
 	DefaultMaintainEvery   = time.Minute
 	DefaultConsumerTimeout = 10 * time.Minute
@@ -53,8 +53,9 @@ type Config struct {
 	// ClaimInterval is how often a subscription looks for messages that another
 	// one gave back. Default 500 ms.
 	ClaimInterval time.Duration
-	// BlockTime bounds one blocking read, and so how long Close waits for it.
-	// Default 250 ms.
+	// BlockTime bounds one blocking read. Close ends a read at once, except on a
+	// cluster or without the right to CLIENT UNBLOCK, where it waits for it.
+	// Default 500 ms.
 	BlockTime time.Duration
 	// MaxHeld bounds how many messages one subscription holds back beyond
 	// MaxInFlight, by id alone: nacked ones, and those behind a busy key. At the

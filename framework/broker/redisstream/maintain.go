@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // maintain trims the stream and removes stale consumers, at once and then every
@@ -64,7 +62,7 @@ func (s *source) trim(ctx context.Context) {
 }
 
 func (s *source) upkeepFailed(ctx context.Context, what string, err error) {
-	if ctx.Err() != nil || noGroup(err) || redis.HasErrorPrefix(err, "ERR no such key") {
+	if ctx.Err() != nil || noGroup(err) || noKey(err) {
 		return
 	}
 	s.log.WarnContext(ctx, what+" failed; trying again later", "error", err)

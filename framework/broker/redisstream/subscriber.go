@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type source struct {
 	lease    time.Duration
 	log      *slog.Logger
 
+	reader  *reader
 	scanned time.Time // the last look for dead consumers' entries; Reclaim's own
 	stop    context.CancelFunc
 	upkeep  sync.WaitGroup
@@ -57,8 +59,9 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 	}
 	s := &source{
 		b: b, client: b.client, key: b.key(cfg.Topic), group: cfg.Group, consumer: cfg.Consumer, lease: cfg.Lease,
-		log:  cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
-		gone: make(map[string]struct{}),
+		log:    cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
+		reader: newReader(b.client),
+		gone:   make(map[string]struct{}),
 	}
 	n := b.joined.Add(1)
 	if c, ok := b.client.(*redis.Client); ok && int(n) >= c.Options().PoolSize {
@@ -73,10 +76,10 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 
 // Fetch reads new entries.
 func (s *source) Fetch(ctx context.Context, limit int) ([]*lanes.Entry, error) {
-	streams, err := s.client.XReadGroup(ctx, &redis.XReadGroupArgs{
+	streams, err := s.reader.read(ctx, &redis.XReadGroupArgs{
 		Group: s.group, Consumer: s.consumer, Streams: []string{s.key, ">"},
 		Count: int64(limit), Block: s.b.cfg.BlockTime,
-	}).Result()
+	})
 	switch {
 	case errors.Is(err, redis.Nil):
 		return nil, nil
@@ -99,9 +102,18 @@ func (s *source) Fetch(ctx context.Context, limit int) ([]*lanes.Entry, error) {
 	return entries, nil
 }
 
-// noGroup tells that the stream or its group does not exist.
+// noGroup tells that the stream or its group does not exist. A script's error
+// has the code in the middle.
 func noGroup(err error) bool {
-	return redis.HasErrorPrefix(err, "NOGROUP") || redis.HasErrorPrefix(err, "UNBLOCKED")
+	var answer redis.Error
+	return errors.As(err, &answer) &&
+		(strings.Contains(answer.Error(), "NOGROUP") || redis.HasErrorPrefix(err, "UNBLOCKED"))
+}
+
+// noKey tells that the stream does not exist.
+func noKey(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer) && strings.Contains(answer.Error(), "no such key")
 }
 
 // Reclaim takes what was released and, now and then, what dead consumers left.
@@ -284,6 +296,7 @@ func (s *source) release(ctx context.Context, to string, entries []*lanes.Entry)
 func (s *source) Close(ctx context.Context) error {
 	s.stop()
 	s.upkeep.Wait()
+	s.reader.reset()
 	s.b.joined.Add(-1)
 	err := leaveScript.Run(ctx, s.client, []string{s.key}, s.group, s.consumer).Err()
 	if err != nil && !noGroup(err) {
