@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"context"
+	"io"
 	"io/fs"
 	"net/http"
 	"path/filepath"
@@ -78,6 +79,12 @@ func TestMainServesAndDrains(t *testing.T) {
 	where := res.Header.Get("Location")
 
 	admin := a.AdminAddr()
+	res, err = http.Get("http://" + admin + "/metrics")
+	require.NoError(t, err)
+	metrics, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Contains(t, string(metrics), `route="/v1/orders"`, "requests are counted by route")
 	require.NoError(t, Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+admin), Stdout: log}.Run(t.Context()))
 	require.NoError(t, stop())
 	require.Error(t, Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+admin), Stdout: log}.Run(t.Context()))
