@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -35,12 +36,18 @@ func Each(t *testing.T, fn func(t *testing.T, db DB)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		fn(t, open(t, "sqlite", sqltx.SQLite, SQLiteDSN(t)))
+		fn(t, SQLite(t))
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		fn(t, open(t, "pgx", sqltx.Postgres, PostgresDSN(t)))
 	})
+}
+
+// SQLite returns a new SQLite database.
+func SQLite(t *testing.T) DB {
+	t.Helper()
+	return open(t, "sqlite", sqltx.SQLite, SQLiteDSN(t))
 }
 
 // SQLiteDSN returns the DSN of a new file.
@@ -89,6 +96,6 @@ func open(t *testing.T, driver string, d sqltx.Dialect, dsn string) DB {
 	t.Cleanup(func() { _ = db.Close() })
 	files, err := fs.Sub(notifications.Files, "migrations/"+string(d))
 	require.NoError(t, err)
-	require.NoError(t, migrate.Up(t.Context(), db, d, files, migrate.Options{Table: "notifications_schema_version"}))
+	require.NoError(t, migrate.Up(t.Context(), db, d, files, migrate.Options{Table: "notifications_schema_version", Logger: slog.New(slog.DiscardHandler)}))
 	return DB{DB: db, Dialect: d}
 }

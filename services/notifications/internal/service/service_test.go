@@ -1,0 +1,326 @@
+package service
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/http"
+	"net/mail"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/pkg/events"
+	notificationevents "github.com/headrace-go/headrace/pkg/events/notifications"
+	"github.com/headrace-go/headrace/pkg/events/orders"
+	"github.com/headrace-go/headrace/pkg/events/payments"
+	"github.com/headrace-go/headrace/services/notifications/internal/app"
+	"github.com/headrace-go/headrace/services/notifications/internal/domain"
+	"github.com/headrace-go/headrace/services/notifications/internal/outbound"
+	"github.com/headrace-go/headrace/services/notifications/internal/testdb"
+)
+
+var (
+	total    = events.Money{Amount: 2797, Currency: "EUR"}
+	customer = orders.Customer{ID: "cus_1", Email: "ada@example.com", Phone: "+441632960961", Language: "de-AT"}
+)
+
+func placed(order string) events.Draft {
+	return orders.Placed.New(order, orders.PlacedData{
+		OrderID: order, Customer: customer, Lines: []orders.Line{{SKU: "BOOK", Quantity: 1, UnitPrice: total}}, Total: total, PaymentToken: "tok_ok",
+	})
+}
+
+func confirmed(order string, opts ...events.DraftOption) events.Draft {
+	return orders.Confirmed.New(order, orders.ConfirmedData{OrderID: order, Customer: customer, Total: total, PaymentID: "pay_1"}, opts...)
+}
+
+func cancelled(order string) events.Draft {
+	return orders.Cancelled.New(order, orders.CancelledData{OrderID: order, Customer: customer, Total: total, Reason: "customer_request", PreviousState: "confirmed"})
+}
+
+func paymentFailed(order string) events.Draft {
+	return payments.Failed.New(order, payments.FailedData{OrderID: order, PaymentID: "pay_1", Amount: total, Reason: "declined"})
+}
+
+func refunded(order string) events.Draft {
+	return payments.Refunded.New(order, payments.RefundedData{OrderID: order, PaymentID: "pay_1", RefundID: "ref_1", Amount: total})
+}
+
+// mails reads the mails in the folder, by file name.
+func (h *harness) mails() map[string]*mail.Message {
+	h.t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.folder, "*.eml"))
+	require.NoError(h.t, err)
+	mails := map[string]*mail.Message{}
+	for _, file := range files {
+		f, err := os.Open(file)
+		require.NoError(h.t, err)
+		m, err := mail.ReadMessage(f)
+		require.NoError(h.t, err)
+		require.NoError(h.t, f.Close())
+		mails[filepath.Base(file)] = m
+	}
+	return mails
+}
+
+// B21, this service's part: the mail's event names its parent and carries the
+// journey's correlation id.
+func TestCustomerGetsOneMailForAConfirmedOrder(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		h := start(t, db, setup{})
+		e := h.publish(confirmed("o-1"))
+		sent := h.next("notification.sent")
+		require.Equal(t, "journey-1", sent.Metadata.CorrelationID)
+		require.Equal(t, e.ID, sent.Metadata.CausationID)
+		require.Equal(t, "o-1", sent.Metadata.OrderingKey)
+		d := data[notificationevents.SentData](t, sent)
+		require.Equal(t, notificationevents.SentData{
+			NotificationID: d.NotificationID, EventID: e.ID, EventType: "order.confirmed", Channel: "email", Template: "order_confirmed",
+			OrderID: "o-1", ProviderReference: e.ID + "-email.eml",
+		}, d)
+
+		mails := h.mails()
+		require.Len(t, mails, 1)
+		m := mails[e.ID+"-email.eml"]
+		require.Equal(t, "<ada@example.com>", m.Header.Get("To"))
+
+		// The same event again, and after it another one that shows the first is done.
+		h.send("order.confirmed", e)
+		h.publish(confirmed("o-2"))
+		h.next("notification.sent")
+		h.settled("order.confirmed", "order-confirmed-email")
+		h.silent()
+		require.Len(t, h.mails(), 2)
+
+		list := h.list("order_id=o-1")
+		require.Len(t, list, 1)
+		require.Equal(t, "sent", list[0]["state"])
+		require.Equal(t, "a***@example.com", list[0]["recipient"])
+		require.Equal(t, "de-at", list[0]["language"])
+		res := h.call(http.MethodGet, "/v1/notifications/"+d.NotificationID, "")
+		require.Equal(t, list[0], res.object(t))
+		require.Equal(t, http.StatusConflict, h.call(http.MethodPost, "/v1/notifications/"+d.NotificationID+"/resend", "").status)
+	})
+}
+
+func TestEachEventHasItsOwnMessage(t *testing.T) {
+	t.Parallel()
+	h := start(t, testdb.SQLite(t), setup{})
+	h.publish(placed("o-1"))
+	for event, d := range map[string]events.Draft{
+		"order.confirmed": confirmed("o-1"), "order.cancelled": cancelled("o-1"), "payment.failed": paymentFailed("o-1"), "payment.refunded": refunded("o-1"),
+	} {
+		e := h.publish(d)
+		got := data[notificationevents.SentData](t, h.next("notification.sent"))
+		require.Equal(t, event, got.EventType)
+		require.Equal(t, e.ID, got.EventID)
+	}
+	require.Len(t, h.mails(), 4)
+	require.Len(t, h.list("state=sent&order_id=o-1"), 4)
+	h.silent()
+}
+
+// The contact comes with order.placed, on another topic that may lag.
+func TestPaymentEventWaitsForTheContact(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		h := start(t, db, setup{})
+		h.publish(paymentFailed("o-1"))
+		h.publish(confirmed("o-2")) // goes its way meanwhile
+		require.Equal(t, "order.confirmed", data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
+		require.Empty(t, h.list("order_id=o-1"))
+		h.publish(placed("o-1"))
+		require.Equal(t, "payment.failed", data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
+		require.EqualValues(t, 1, h.list("order_id=o-1")[0]["attempts"], "waiting is no attempt")
+	})
+}
+
+// crash leaves the tables as a process does that died between the send and the
+// commit.
+func (h *harness) crash(e events.Envelope, channel domain.Channel) {
+	h.t.Helper()
+	store := outbound.NewStore(h.db.DB, h.db.Dialect)
+	n := domain.Notification{
+		ID: events.NewID(), EventID: e.ID, EventType: e.Type, Channel: channel, Template: "order_confirmed", OrderID: "o-1",
+		Recipient: customer.Email, Language: "de", Facts: domain.Facts{OrderID: "o-1", Amount: 2797, Currency: "EUR"},
+		State: domain.Pending, CreatedAt: time.Now(), UpdatedAt: time.Now(),
+	}
+	n.Begin(false, time.Now())
+	require.NoError(h.t, sqltx.Run(h.t.Context(), h.db.DB, sqltx.Options{Dialect: h.db.Dialect}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := store.Add(ctx, tx, n)
+		return err
+	}))
+}
+
+func TestCrashBetweenSendAndCommitOnAChannelThatCannotBeAskedTwice(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		ch := &fakeChannel{}
+		h := start(t, db, setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+		e := seal(t, confirmed("o-1"))
+		h.crash(e, domain.Email)
+		h.send("order.confirmed", e)
+
+		failed := data[notificationevents.FailedData](t, h.next("notification.failed"))
+		require.Equal(t, domain.ReasonOutcomeUnknown, failed.Reason)
+		require.Empty(t, ch.keys(), "nothing is sent a second time")
+		unknown := h.list("state=unknown")
+		require.Len(t, unknown, 1)
+		require.Equal(t, failed.NotificationID, unknown[0]["id"])
+
+		// A person decides.
+		res := h.call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "")
+		require.Equal(t, http.StatusAccepted, res.status, "%s", res.body)
+		sent := data[notificationevents.SentData](t, h.next("notification.sent"))
+		require.Equal(t, failed.NotificationID, sent.NotificationID)
+		require.Equal(t, e.ID, sent.EventID)
+		require.Equal(t, []string{e.ID + "-email-r1"}, ch.keys())
+		got := h.list("order_id=o-1")
+		require.Len(t, got, 1)
+		require.Equal(t, "sent", got[0]["state"])
+		require.EqualValues(t, 1, got[0]["resends"])
+		require.Equal(t, http.StatusConflict, h.call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "").status)
+
+		// The event itself, delivered once more, has nothing to add.
+		h.send("order.confirmed", e)
+		h.settled("order.confirmed", "order-confirmed-email")
+		h.silent()
+		require.Len(t, ch.keys(), 1)
+	})
+}
+
+func TestCrashBetweenSendAndCommitOnAnIdempotentChannel(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		ch := &fakeChannel{idempotent: true}
+		h := start(t, db, setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+		e := seal(t, confirmed("o-1"))
+		h.crash(e, domain.Email)
+		h.send("order.confirmed", e)
+		h.next("notification.sent")
+		require.Equal(t, []string{e.ID + "-email"}, ch.keys(), "asked again under the same key")
+		require.EqualValues(t, 2, h.list("order_id=o-1")[0]["attempts"])
+		h.silent()
+	})
+}
+
+func TestOutcomesOfASend(t *testing.T) {
+	t.Parallel()
+	until := func(n int, err error) func(int) error {
+		return func(i int) error {
+			if i < n {
+				return err
+			}
+			return nil
+		}
+	}
+	always := func(err error) func(int) error { return func(int) error { return err } }
+	away := errors.New("connection refused")
+	for name, tc := range map[string]struct {
+		idempotent bool
+		answer     func(int) error
+		event      string
+		state      string
+		reason     any
+		sends      int
+	}{
+		"mail server away, then back":          {false, until(3, away), "notification.sent", "sent", nil, 3},
+		"asked for patience":                   {false, until(2, &app.ThrottledError{After: time.Millisecond, Err: away}), "notification.sent", "sent", nil, 2},
+		"answer lost, can't be asked twice":    {false, always(app.ErrOutcomeUnknown), "notification.failed", "unknown", domain.ReasonOutcomeUnknown, 1},
+		"answer lost, same key is safe":        {true, until(3, app.ErrOutcomeUnknown), "notification.sent", "sent", nil, 3},
+		"refused for good":                     {false, always(&app.RefusedError{Reason: "smtp_550"}), "notification.failed", "failed", "smtp_550", 1},
+		"refused for good, idempotent channel": {true, always(&app.RefusedError{Reason: "sms_422"}), "notification.failed", "failed", "sms_422", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ch := &fakeChannel{idempotent: tc.idempotent, answer: tc.answer}
+			h := start(t, testdb.SQLite(t), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+			e := h.publish(confirmed("o-1"))
+			h.next(tc.event)
+			n := h.list("order_id=o-1")[0]
+			require.Equal(t, tc.state, n["state"])
+			require.Equal(t, tc.reason, n["reason"])
+			require.EqualValues(t, tc.sends, n["attempts"])
+			require.Len(t, ch.keys(), tc.sends)
+			for _, key := range ch.keys() {
+				require.Equal(t, e.ID+"-email", key)
+			}
+			h.silent()
+		})
+	}
+}
+
+// One channel's failure neither holds up nor repeats another's.
+func TestChannelsOfOneEventAreApart(t *testing.T) {
+	t.Parallel()
+	email, sms := &fakeChannel{}, &fakeChannel{idempotent: true, answer: func(int) error { return errors.New("provider is down") }}
+	h := start(t, testdb.SQLite(t), setup{
+		channels: map[domain.Channel]app.Channel{domain.Email: email, domain.SMS: sms},
+		settings: func(s *Settings) {
+			s.Delivery.MaxAttempts = 3
+			s.Notifications.Rules.OrderConfirmed = []string{"sms", "email"}
+		},
+	})
+	e := h.publish(confirmed("o-1"))
+	require.Equal(t, "email", data[notificationevents.SentData](t, h.next("notification.sent")).Channel)
+	dead := h.deadLetter("order-confirmed-sms")
+	require.Equal(t, e.ID, dead.UUID)
+	require.Equal(t, []string{e.ID + "-email"}, email.keys())
+	require.Len(t, sms.keys(), 3)
+	require.Equal(t, "pending", h.list("order_id=o-1&state=pending")[0]["state"], "a replayed dead letter goes on from here")
+	h.silent()
+}
+
+func TestAddressThatIsMissingIsAFailureAtOnce(t *testing.T) {
+	t.Parallel()
+	sms := &fakeChannel{idempotent: true}
+	h := start(t, testdb.SQLite(t), setup{
+		channels: map[domain.Channel]app.Channel{domain.SMS: sms},
+		settings: func(s *Settings) { s.Notifications.Rules.OrderConfirmed = []string{"sms"} },
+	})
+	who := customer
+	who.Phone = ""
+	h.publish(orders.Confirmed.New("o-1", orders.ConfirmedData{OrderID: "o-1", Customer: who, Total: total, PaymentID: "pay_1"}))
+	require.Equal(t, domain.ReasonNoAddress, data[notificationevents.FailedData](t, h.next("notification.failed")).Reason)
+	require.Empty(t, sms.keys())
+}
+
+// Rule 10: a replay of old events writes to nobody.
+func TestEventThatIsTooOldIsNotTold(t *testing.T) {
+	t.Parallel()
+	h := start(t, testdb.SQLite(t), setup{})
+	h.publish(confirmed("o-1", events.At(time.Now().Add(-25*time.Hour))))
+	h.settled("order.confirmed", "order-confirmed-email")
+	h.silent()
+	require.Empty(t, h.list(""))
+	require.Empty(t, h.mails())
+}
+
+func TestTemplateByRule(t *testing.T) {
+	t.Parallel()
+	ch := &fakeChannel{}
+	h := start(t, testdb.SQLite(t), setup{
+		channels: map[domain.Channel]app.Channel{domain.Email: ch},
+		settings: func(s *Settings) { s.Notifications.Rules.OrderCancelled = []string{"email:payment_refunded"} },
+	})
+	h.publish(cancelled("o-1"))
+	require.Equal(t, "payment_refunded", data[notificationevents.SentData](t, h.next("notification.sent")).Template)
+}
+
+func TestLogsNameNoOne(t *testing.T) {
+	t.Parallel()
+	h := start(t, testdb.SQLite(t), setup{})
+	h.publish(placed("o-1"))
+	h.publish(refunded("o-1"))
+	h.next("notification.sent")
+	require.Contains(t, h.log.String(), "notification sent")
+	for _, private := range []string{customer.Email, customer.Phone, "tok_ok"} {
+		require.NotContains(t, h.log.String(), private)
+	}
+}
