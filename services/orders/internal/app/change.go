@@ -25,14 +25,13 @@ func change(ctx context.Context, tx *sql.Tx, store Orders, id string, fn func(*d
 	if err := store.Save(ctx, tx, o); err != nil {
 		return domain.Order{}, err
 	}
-	switch {
-	case o.State == before.State:
+	if o.State == before.State {
 		return o, nil
-	case o.State == domain.Confirmed:
-		return o, framework.Emit(ctx, tx, confirmedEvent(o))
-	default:
-		return o, framework.Emit(ctx, tx, cancelledEvent(o, before.State))
 	}
+	if o.State == domain.Confirmed {
+		return o, framework.Emit(ctx, tx, confirmedEvent(o))
+	}
+	return o, framework.Emit(ctx, tx, cancelledEvent(o, before.State))
 }
 
 // consumed sorts the error of an event's handler: what the rules refuse, and an

@@ -153,7 +153,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		"no currency":       {"test", "HEADRACE_ORDERS_CURRENCIES=", "orders.currencies"},
 		"no database":       {"test", "HEADRACE_DATABASE_DRIVER=", "database.driver"},
 		"no shared broker":  {"production", "HEADRACE_DATABASE_DSN=postgres://db/orders", "broker.url"},
-		"unknown profile":   {"produktion", "HEADRACE_HTTP_ADDR=:1", "produktion"},
+		"unknown profile":   {"nowhere", "HEADRACE_HTTP_ADDR=:1", "nowhere"},
 		"unknown arguments": {"test", "HEADRACE_HTTP_ADDR=127.0.0.1:0", "serv"},
 	}
 	for name, c := range cases {
