@@ -129,7 +129,7 @@ func TestMessagesWithoutHeadersAreToldApartByTheirEnvelope_B29(t *testing.T) {
 	framework.Handle(f.app, made, "count", func(context.Context, events.Event[thing]) error {
 		handled.Add(1)
 		return nil
-	})
+	}, framework.Concurrency(1)) // side by side a copy would wait for the first one's claim
 	f.start()
 	for i := range 2 {
 		env, err := made.New("k", thing{Name: "k"}).Seal(events.Stamp{ID: fmt.Sprintf("foreign-%d", i), Source: "elsewhere"})
@@ -154,7 +154,7 @@ func TestHandleRunsOnceForCopies(t *testing.T) {
 			framework.Handle(f.app, made, "once", func(context.Context, events.Event[thing]) error {
 				handled.Add(1)
 				return nil
-			})
+			}, framework.Concurrency(1))
 			framework.Handle(f.app, made, "every-time", func(context.Context, events.Event[thing]) error {
 				plain.Add(1)
 				return nil
