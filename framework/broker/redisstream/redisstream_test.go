@@ -14,7 +14,7 @@ import (
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/brokertest"
 	"github.com/headrace-go/headrace/framework/broker/redisstream"
-	"github.com/headrace-go/headrace/framework/internal/testenv"
+	"github.com/headrace-go/headrace/framework/testenv"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
