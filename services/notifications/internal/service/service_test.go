@@ -4,15 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/mail"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/pkg/events"
 	notificationevents "github.com/headrace-go/headrace/pkg/events/notifications"
@@ -22,6 +26,7 @@ import (
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
 	"github.com/headrace-go/headrace/services/notifications/internal/outbound"
 	"github.com/headrace-go/headrace/services/notifications/internal/testdb"
+	"github.com/headrace-go/headrace/services/notifications/webhook"
 )
 
 var (
@@ -323,4 +328,47 @@ func TestLogsNameNoOne(t *testing.T) {
 	for _, private := range []string{customer.Email, customer.Phone, "tok_ok"} {
 		require.NotContains(t, h.log.String(), private)
 	}
+}
+
+// A webhook goes to a receiver of the shop's: it needs no contact of the
+// customer's, and its body holds none.
+func TestWebhookReachesItsReceiverSigned(t *testing.T) {
+	t.Parallel()
+	const secret = "a secret of enough bytes"
+	got := make(chan error, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = webhook.Verify(r.Header.Get(webhook.HeaderSignature), body, time.Now(), 0, secret)
+		}
+		if err == nil && (strings.Contains(string(body), customer.Email) || !strings.Contains(string(body), `"order_id":"o-1"`)) {
+			err = errors.New("not the body that was expected")
+		}
+		got <- err
+	}))
+	t.Cleanup(receiver.Close)
+	h := start(t, testdb.SQLite(t), setup{settings: func(s *Settings) {
+		s.Notifications.Webhook.URL, s.Notifications.Webhook.Secret = config.Secret(receiver.URL), secret
+		s.Notifications.Rules.PaymentFailed = []string{"webhook"}
+	}})
+	e := h.publish(paymentFailed("o-1"))
+	require.NoError(t, <-got)
+	sent := data[notificationevents.SentData](t, h.next("notification.sent"))
+	require.Equal(t, "webhook", sent.Channel)
+	require.Equal(t, e.ID+"-webhook", sent.ProviderReference)
+	h.silent()
+}
+
+// B19 and B45, this service's part: what can't be read goes to the dead letters
+// of each consumer, and the next event is told.
+func TestEventThatCannotBeReadIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	h := start(t, testdb.SQLite(t), setup{})
+	bad := seal(t, confirmed("o-1"))
+	bad.Data = []byte(`{"order_id":"o-1","total":{"amount":"lots"}}`)
+	h.send("order.confirmed", bad)
+	require.Equal(t, bad.ID, h.deadLetter("order-confirmed-email").UUID)
+	h.publish(confirmed("o-2"))
+	require.Equal(t, "o-2", data[notificationevents.SentData](t, h.next("notification.sent")).OrderID)
+	h.silent()
 }
