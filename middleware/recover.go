@@ -47,38 +47,33 @@ func Recover(cfg RecoverConfig) message.HandlerMiddleware {
 	}
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			a := attempts.Get().(*attempt)
-			a.next, a.msg, a.maxStack = next, msg, cfg.MaxStackBytes
+			a := &attempt{next: next, msg: msg, maxStack: cfg.MaxStackBytes}
+			a.done.Add(1)
 			go a.run()
-			<-a.done
-			produced, err := a.produced, a.err
-			a.next, a.msg, a.produced, a.err = nil, nil, nil, nil
-			attempts.Put(a)
-			return produced, err
+			a.done.Wait()
+			return a.produced, a.err
 		}
 	}
 }
 
-// attempt is one call on a goroutine of its own. It is reused, for its channel.
+// attempt is one call on a goroutine of its own.
 type attempt struct {
 	next     message.HandlerFunc
 	msg      *message.Message
 	maxStack int
-	done     chan struct{}
+	done     sync.WaitGroup
 
 	produced []*message.Message
 	err      error
 }
 
-var attempts = sync.Pool{New: func() any { return &attempt{done: make(chan struct{}, 1)} }}
-
 func (a *attempt) run() {
+	defer a.done.Done()
 	returned := false
 	defer func() {
 		if !returned {
 			a.produced, a.err = nil, newPanicError(recover(), a.maxStack)
 		}
-		a.done <- struct{}{}
 	}()
 	a.produced, a.err = a.next(a.msg)
 	returned = true

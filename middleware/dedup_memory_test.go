@@ -1,0 +1,130 @@
+package middleware_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headrace-go/headrace/middleware"
+	"github.com/stretchr/testify/require"
+)
+
+func claim(t testing.TB, s middleware.DedupStore, key string) middleware.Claim {
+	t.Helper()
+	c, err := s.Claim(context.Background(), key, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, key, c.Key)
+	return c
+}
+
+func TestMemoryDedupClaims(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{})
+		first := claim(t, s, "k")
+		require.Equal(t, middleware.ClaimAcquired, first.State)
+		time.Sleep(20 * time.Second)
+		busy := claim(t, s, "k")
+		require.Equal(t, middleware.ClaimBusy, busy.State)
+		require.Equal(t, 40*time.Second, busy.RetryAfter)
+
+		require.NoError(t, s.Release(t.Context(), first))
+		require.ErrorIs(t, s.Release(t.Context(), first), middleware.ErrClaimLost)
+		second := claim(t, s, "k")
+		require.Equal(t, middleware.ClaimAcquired, second.State)
+		require.NotEqual(t, first.Token, second.Token)
+		require.ErrorIs(t, s.Commit(t.Context(), first, time.Hour), middleware.ErrClaimLost)
+		require.ErrorIs(t, s.Release(t.Context(), first), middleware.ErrClaimLost)
+
+		require.NoError(t, s.Commit(t.Context(), second, time.Hour))
+		require.Equal(t, middleware.ClaimDone, claim(t, s, "k").State)
+		require.ErrorIs(t, s.Release(t.Context(), second), middleware.ErrClaimLost, "a done key stays done")
+		time.Sleep(time.Hour)
+		require.Equal(t, middleware.ClaimAcquired, claim(t, s, "k").State, "retention ended")
+	})
+}
+
+func TestMemoryDedupLeaseEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{})
+		late := claim(t, s, "late")
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, s.Commit(t.Context(), late, time.Hour), "nobody took it over")
+		lost := claim(t, s, "lost")
+		time.Sleep(2 * time.Minute)
+		taken := claim(t, s, "lost")
+		require.Equal(t, middleware.ClaimAcquired, taken.State)
+		require.ErrorIs(t, s.Commit(t.Context(), lost, time.Hour), middleware.ErrClaimLost)
+		require.NoError(t, s.Commit(t.Context(), taken, time.Hour))
+	})
+}
+
+func TestMemoryDedupIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{MaxKeys: 100})
+		held := claim(t, s, "held")
+		for i := range 1000 {
+			c := claim(t, s, fmt.Sprint(i))
+			require.NoError(t, s.Commit(t.Context(), c, time.Hour))
+			require.LessOrEqual(t, s.Len(), 101)
+		}
+		require.Equal(t, middleware.ClaimDone, claim(t, s, "900").State)
+		require.Equal(t, middleware.ClaimAcquired, claim(t, s, "899").State, "the oldest went first")
+		require.Equal(t, middleware.ClaimBusy, claim(t, s, "held").State, "a running claim is never dropped")
+		require.NoError(t, s.Release(t.Context(), held))
+
+		// Expired keys are cleared by later commits.
+		time.Sleep(2 * time.Hour)
+		c := claim(t, s, "new")
+		require.NoError(t, s.Commit(t.Context(), c, time.Hour))
+		require.LessOrEqual(t, s.Len(), 2)
+
+		// A key that is committed again after its expiry lives its second life.
+		again := claim(t, s, "new2")
+		require.NoError(t, s.Commit(t.Context(), again, time.Minute))
+		time.Sleep(2 * time.Minute)
+		again = claim(t, s, "new2")
+		require.NoError(t, s.Commit(t.Context(), again, 10*time.Hour))
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, s.Commit(t.Context(), claim(t, s, "other"), time.Hour))
+		require.Equal(t, middleware.ClaimDone, claim(t, s, "new2").State)
+	})
+}
+
+func TestMemoryDedupRace(t *testing.T) {
+	t.Parallel()
+	s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{})
+	for i := range 50 {
+		var acquired atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				c, err := s.Claim(context.Background(), fmt.Sprint(i), time.Minute)
+				if err == nil && c.State == middleware.ClaimAcquired {
+					acquired.Add(1)
+					if i%2 == 0 {
+						_ = s.Commit(context.Background(), c, time.Minute)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, int32(1), acquired.Load())
+	}
+}
+
+func ExampleNewMemoryDedup() {
+	store := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{MaxKeys: 1000})
+	ctx := context.Background()
+	first, _ := store.Claim(ctx, "charge-order/event-1", time.Minute)
+	_ = store.Commit(ctx, first, time.Hour)
+	second, _ := store.Claim(ctx, "charge-order/event-1", time.Minute)
+	fmt.Println(first.State == middleware.ClaimAcquired, second.State == middleware.ClaimDone)
+	// Output: true true
+}
