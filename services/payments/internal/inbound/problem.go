@@ -50,6 +50,13 @@ func (a api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		// The client is gone; the status is for the request log alone.
 		w.WriteHeader(499)
+	case errors.Is(err, sqltx.ErrCommitUnknown):
+		a.Logger.WarnContext(r.Context(), "outcome of a commit is unknown", "method", r.Method, "path", r.URL.Path, "error", err)
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, problem{
+			Status: http.StatusServiceUnavailable, Code: codeUnavailable,
+			Detail: "it is unknown whether this took effect: send it again, nothing is refunded twice",
+		})
 	case sqltx.IsTransient(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, app.ErrChanged):
 		a.Logger.WarnContext(r.Context(), "request could not be served for now", "method", r.Method, "path", r.URL.Path, "error", err)
 		w.Header().Set("Retry-After", "1")

@@ -39,7 +39,7 @@ type harness struct {
 	t       *testing.T
 	db      testdb.DB
 	gateway app.Gateway
-	broker  *memory.Broker
+	broker  broker.Broker
 	app     *framework.App
 	base    string
 	routes  routers.Router

@@ -48,7 +48,6 @@ func (m Main) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logger = logger.With("service", Name)
 	command := ""
 	if len(m.Args) > 0 {
 		command = m.Args[0]
@@ -59,14 +58,15 @@ func (m Main) Run(ctx context.Context) error {
 	case command == "":
 		return m.serve(ctx, s, logger)
 	case command == "migrate":
-		return migrateOnly(ctx, s, logger)
+		return migrateOnly(ctx, s, logger.With("service", Name))
 	case command == "healthcheck":
 		return healthcheck(ctx, s.Admin.Addr)
 	}
 	return fmt.Errorf("unknown argument %q: give none, \"migrate\" or \"healthcheck\"", command)
 }
 
-func (m Main) serve(ctx context.Context, s Settings, logger *slog.Logger) (err error) {
+func (m Main) serve(ctx context.Context, s Settings, plain *slog.Logger) (err error) {
+	logger := plain.With("service", Name) // the App adds it to its own
 	tracer, err := telemetry.Open(ctx, Name, s.Profile)
 	if err != nil {
 		return fmt.Errorf("set up tracing: %w", err)
@@ -91,7 +91,7 @@ func (m Main) serve(ctx context.Context, s Settings, logger *slog.Logger) (err e
 		return fmt.Errorf("open the %s gateway: %w", s.Payments.Gateway.Kind, err)
 	}
 	a, err := New(s, Conns{
-		DB: conns.DB, Dialect: conns.Dialect, Broker: conns.Broker, Gateway: gateway, Waker: conns.Waker, Logger: logger, Tracer: tracer,
+		DB: conns.DB, Dialect: conns.Dialect, Broker: conns.Broker, Gateway: gateway, Waker: conns.Waker, Logger: plain, Tracer: tracer,
 	})
 	if err != nil {
 		return err

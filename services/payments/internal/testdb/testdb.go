@@ -45,6 +45,12 @@ func Each(t *testing.T, fn func(t *testing.T, db DB)) {
 	})
 }
 
+// SQLite returns a database of its own on SQLite.
+func SQLite(t *testing.T) DB {
+	t.Helper()
+	return open(t, "sqlite", sqltx.SQLite, SQLiteDSN(t))
+}
+
 // SQLiteDSN returns the DSN of a new file.
 func SQLiteDSN(t testing.TB) string {
 	t.Helper()

@@ -18,6 +18,7 @@ import (
 	"github.com/headrace-go/headrace/services/payments/internal/app/gatewaytest"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
+	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway/providertest"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
 	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
@@ -32,8 +33,10 @@ func TestGatewayRules(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		ledger, err := sandbox.Open(t.Context(), sandbox.Config{DB: db.DB, Dialect: db.Dialect, Logger: quiet()})
 		require.NoError(t, err)
+		provider := httptest.NewServer(http.StripPrefix("/pay", providertest.Handler(ledger)))
+		t.Cleanup(provider.Close)
 		gatewaytest.Run(t, gatewaytest.Harness{
-			Gateway: open(t, provider(t, ledger).URL+"/pay/", nil),
+			Gateway: open(t, provider.URL+"/pay/", nil),
 			OK:      sandbox.TokenOK, Declined: sandbox.TokenDeclined, Flaky: sandbox.TokenFlaky, Lost: sandbox.TokenLost,
 			DeclineReason: "declined",
 		})
@@ -112,7 +115,7 @@ func TestAnswers(t *testing.T) {
 				require.ErrorIs(t, err, app.ErrVoided)
 			default:
 				require.ErrorContains(t, err, c.fails)
-				require.NotContains(t, err.Error(), apiKey)
+				require.NotContains(t, err.Error(), providertest.APIKey)
 				disposition, after := middleware.DispositionOf(err)
 				require.Equal(t, c.as, disposition)
 				require.Equal(t, c.after, after)
