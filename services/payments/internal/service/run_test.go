@@ -158,7 +158,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		"negative wait":          {"test", "payments.gateway.sandbox.retry_after", []string{"HEADRACE_PAYMENTS_GATEWAY_SANDBOX_RETRY_AFTER=-1s"}},
 		"no database":            {"test", "database.driver", []string{"HEADRACE_DATABASE_DRIVER="}},
 		"no shared broker":       {"production", "broker.url", production[:1]},
-		"unknown profile":        {"produktion", "produktion", nil},
+		"unknown profile":        {"live", "live", nil},
 		"unknown arguments":      {"test", "serv", nil},
 		"a wrong address": {"production", "BaseURL", append([]string{
 			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
