@@ -17,8 +17,9 @@ const (
 	// KindShared is a redis-server that another program started on the same Dir
 	// and that is still its.
 	KindShared = "redis-server (shared)"
-	// KindEmbedded is miniredis in this process. It keeps nothing between runs,
-	// and does not hold claims apart: one process per consumer group.
+	// KindEmbedded is miniredis in this process. It keeps nothing between runs.
+	// Its XCLAIM ignores the idle time: clients that rely on it there, unlike
+	// package redisstream, need one process per consumer group.
 	KindEmbedded = "embedded"
 )
 

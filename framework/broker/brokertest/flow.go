@@ -357,10 +357,7 @@ func testBusyKey(t *testing.T, e env) {
 
 // testBacklog: a backlog far above MaxInFlight stays at the broker (B09).
 func testBacklog(t *testing.T, e env) {
-	total := 100_000
-	if testing.Short() {
-		total = 5_000
-	}
+	total := e.h.Backlog
 	topic, group := unique("backlog"), unique("g")
 	sent := msgs(total, nil)
 	e.publish(t, topic, sent)

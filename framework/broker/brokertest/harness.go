@@ -18,6 +18,9 @@ type Harness struct {
 	// Latency is how long the adapter may take to hand over what another
 	// consumer released. Default 2 s.
 	Latency time.Duration
+	// Backlog is how many messages the test of a large backlog publishes.
+	// Default 100,000, or 5,000 with -short.
+	Backlog int
 }
 
 // Storage is one empty broker.
@@ -44,6 +47,12 @@ type Storage struct {
 func Run(t *testing.T, h Harness) {
 	if h.Latency == 0 {
 		h.Latency = 2 * time.Second
+	}
+	if h.Backlog == 0 {
+		h.Backlog = 100_000
+		if testing.Short() {
+			h.Backlog = 5_000
+		}
 	}
 	s := h.Start(t)
 	f := s.Open(t).Features()
