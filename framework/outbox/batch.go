@@ -31,6 +31,7 @@ type result struct {
 	shards []int
 	rows   int
 	none   bool // could lock nothing
+	probe  bool // had the right to try a broker that took nothing
 	err    error
 }
 
@@ -183,7 +184,7 @@ func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 func (r *Relay) provenAge() time.Duration {
 	at := r.proven.Load()
 	if at == 0 {
-		return -1
+		return -time.Second
 	}
 	return time.Since(time.Unix(0, at))
 }

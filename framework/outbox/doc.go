@@ -32,8 +32,8 @@
 //
 // On Postgres a relay holds a transaction, with an advisory lock for each of the
 // shards that it works on, while one batch is being published, for
-// PublishTimeout at most. That transaction has no snapshot and no transaction id
-// meanwhile, so it holds back neither vacuum nor anybody's rows; when its process
+// PublishTimeout at most. That transaction has no transaction id meanwhile and
+// locks no row; it keeps vacuum from what died since it began. When its process
 // dies the locks are free at once. On SQLite one relay of all processes works at
 // a time, under a lock of the operating system that ends with its process, and
 // no transaction is open while it publishes.

@@ -26,7 +26,8 @@ type floor struct {
 	db                   *sql.DB
 	qMax, qHolders, qMin string
 
-	at atomic.Int64
+	at   atomic.Int64
+	seen atomic.Int64 // the highest offset that was claimed
 
 	mu      sync.Mutex
 	noted   int64
@@ -54,6 +55,16 @@ AND relation = '` + table + `'::regclass AND mode IN ('RowExclusiveLock', 'Share
 
 func (f *floor) get() int64 { return f.at.Load() }
 
+// saw notes that a row was visible.
+func (f *floor) saw(offset int64) {
+	for {
+		seen := f.seen.Load()
+		if offset <= seen || f.seen.CompareAndSwap(seen, offset) {
+			return
+		}
+	}
+}
+
 // advance moves the floor up as far as is safe now.
 func (f *floor) advance(ctx context.Context) error {
 	f.mu.Lock()
@@ -61,6 +72,7 @@ func (f *floor) advance(ctx context.Context) error {
 	if now := time.Now(); now.After(f.resetAt) {
 		f.resetAt, f.have = now.Add(floorReset), false
 		f.at.Store(0)
+		f.seen.Store(0)
 	}
 	if f.have {
 		holders, err := f.lockHolders(ctx)
@@ -82,9 +94,11 @@ func (f *floor) advance(ctx context.Context) error {
 		f.at.Store(max(f.at.Load(), min(lowest, f.noted+1)))
 	}
 	f.have = false
+	seen := f.seen.Load()
 	if err := f.db.QueryRowContext(ctx, f.qMax).Scan(&f.noted); err != nil {
 		return fmt.Errorf("find the highest row: %w", err)
 	}
+	f.noted = max(f.noted, seen)
 	holders, err := f.lockHolders(ctx)
 	if err != nil {
 		return err

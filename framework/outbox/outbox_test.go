@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/headrace-go/headrace/framework/internal/testenv"
 	"github.com/headrace-go/headrace/framework/schema"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/pkg/events"
 )
 

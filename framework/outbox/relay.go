@@ -258,7 +258,7 @@ func (l *looper) look(ctx context.Context) time.Duration {
 	if len(open) == 0 {
 		return next
 	}
-	groups, batches := l.free, runLength
+	groups, batches, probe := l.free, runLength, false
 	if found.failures > 0 {
 		// The broker took nothing of late: one relay tries, with one batch.
 		if len(l.busy) > 0 {
@@ -271,7 +271,7 @@ func (l *looper) look(ctx context.Context) time.Duration {
 		if !mine {
 			return outageBase
 		}
-		groups, batches = 1, 1
+		groups, batches, probe = 1, 1, true
 	}
 	rand.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
 	groups = min(groups, len(open))
@@ -282,7 +282,11 @@ func (l *looper) look(ctx context.Context) time.Duration {
 			l.busy[open[i]] = true
 		}
 		l.free--
-		go func() { l.results <- r.work(ctx, part, r.cfg.BatchSize, batches) }()
+		go func() {
+			res := r.work(ctx, part, r.cfg.BatchSize, batches)
+			res.probe = probe
+			l.results <- res
+		}()
 	}
 	return next
 }
@@ -296,6 +300,12 @@ func (l *looper) done(ctx context.Context, res result) time.Duration {
 	switch {
 	case res.err != nil:
 		return l.inTrouble(ctx, res.err)
+	case res.none && res.probe:
+		// Nothing was tried, so the right goes back.
+		if err := l.relay.store.shut(ctx, false, func(int) time.Duration { return jitter(outageBase) }); err != nil {
+			return l.inTrouble(ctx, err)
+		}
+		return outageBase
 	case res.none:
 		// Other relays have these shards. They look again when they are through;
 		// this one does so in case they die.

@@ -42,7 +42,7 @@ type store interface {
 	// shut makes all relays pause. Failures become at least 1, and one more than
 	// before when grow is true; delay maps what they were to the pause.
 	shut(ctx context.Context, grow bool, delay func(failures int) time.Duration) error
-	// open ends the pause and makes rows due that failed only because of it.
+	// open ends the pause and makes every held row due.
 	open(ctx context.Context) error
 	// maintain lets the store do what it does from time to time while rows flow.
 	maintain(ctx context.Context) error

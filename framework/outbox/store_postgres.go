@@ -92,9 +92,9 @@ WHERE t."offset" = ANY ($1::text::bigint[]) AND t.shard = ANY ($2::text::smallin
 	s.qProbe = q(`UPDATE {control} SET not_before = now() + $1::bigint * interval '1 microsecond' WHERE outbox = '{t}' AND failures > 0 AND not_before <= now()`)
 	s.qFailures = q(`SELECT failures FROM {control} WHERE outbox = '{t}'`)
 	s.qShut = q(`INSERT INTO {control} (outbox, failures, not_before) VALUES ('{t}', 1, now() + $2::bigint * interval '1 microsecond')
-ON CONFLICT (outbox) DO UPDATE SET failures = GREATEST({control}.failures + $1::integer, 1), not_before = GREATEST({control}.not_before, excluded.not_before)`)
+ON CONFLICT (outbox) DO UPDATE SET failures = GREATEST({control}.failures + $1::integer, 1), not_before = excluded.not_before`)
 	s.qOpen = q(`UPDATE {control} SET failures = 0, not_before = NULL WHERE outbox = '{t}' AND failures > 0`)
-	s.qFree = q(`UPDATE {t} SET next_attempt_at = now() WHERE acked = FALSE AND state = 1 AND strikes = 0`)
+	s.qFree = q(`UPDATE {t} SET next_attempt_at = now() WHERE acked = FALSE AND state = 1`)
 	s.qStats = q(`SELECT
  (SELECT count(*) FROM {t} WHERE acked = FALSE AND state = 0),
  (SELECT count(*) FROM {t} WHERE acked = FALSE AND state = 1),
@@ -182,6 +182,9 @@ func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ cla
 		return nil, err
 	}
 	c.more = len(c.batch) >= perShard
+	if n := len(c.batch); n > 0 {
+		s.floor.saw(c.batch[n-1].offset)
+	}
 	if held || len(c.batch) == 0 || s.strict {
 		if err := c.sortOutHeld(ctx, limit); err != nil {
 			return nil, err

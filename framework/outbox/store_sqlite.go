@@ -80,9 +80,9 @@ WHERE "offset" IN (SELECT value FROM json_each($1))`)
 	s.qProbe = q(`UPDATE {control} SET not_before = $2 + $1 WHERE outbox = '{t}' AND failures > 0 AND not_before <= $2`)
 	s.qFailures = q(`SELECT failures FROM {control} WHERE outbox = '{t}'`)
 	s.qShut = q(`INSERT INTO {control} (outbox, failures, not_before) VALUES ('{t}', 1, $2)
-ON CONFLICT (outbox) DO UPDATE SET failures = max(failures + $1, 1), not_before = max(COALESCE(not_before, 0), excluded.not_before)`)
+ON CONFLICT (outbox) DO UPDATE SET failures = max(failures + $1, 1), not_before = excluded.not_before`)
 	s.qOpen = q(`UPDATE {control} SET failures = 0, not_before = NULL WHERE outbox = '{t}' AND failures > 0`)
-	s.qFree = q(`UPDATE {t} SET next_attempt_at = $1 WHERE acked = 0 AND state = 1 AND strikes = 0`)
+	s.qFree = q(`UPDATE {t} SET next_attempt_at = $1 WHERE acked = 0 AND state = 1`)
 	s.qStats = q(`SELECT
  (SELECT count(*) FROM {t} WHERE acked = 0 AND state = 0),
  (SELECT count(*) FROM {t} WHERE acked = 0 AND state = 1),
@@ -208,6 +208,9 @@ func (c *sqliteClaim) settle(ctx context.Context, o outcome) (parked []int64, er
 }
 
 func (s *sqliteStore) probe(ctx context.Context, hold time.Duration) (bool, error) {
+	if got, err := s.lock.Try(ctx); err != nil || !got {
+		return false, err
+	}
 	n, err := s.write(ctx, s.qProbe, hold.Microseconds(), micros())
 	if err != nil {
 		return false, fmt.Errorf("ask for a probe: %w", err)
