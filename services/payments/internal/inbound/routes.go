@@ -40,7 +40,7 @@ func Routes(d Deps) http.Handler {
 	if d.Sandbox != nil {
 		r.Method(http.MethodGet, "/v1/sandbox/charges", d.Sandbox)
 	}
-	return r
+	return withPattern(r)
 }
 
 type api struct{ Deps }

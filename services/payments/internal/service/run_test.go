@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"context"
+	"io"
 	"io/fs"
 	"net/http"
 	"path/filepath"
@@ -77,6 +78,13 @@ func TestMainServesAndDrains(t *testing.T) {
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, http.StatusOK, res.StatusCode, path)
 	}
+	res, err := http.Get("http://" + a.AdminAddr() + "/metrics")
+	require.NoError(t, err)
+	metrics, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Contains(t, string(metrics), `route="/v1/payments"`, "requests are counted by route")
+	require.Contains(t, string(metrics), `route="/v1/sandbox/charges"`)
 	healthcheck := Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+a.AdminAddr()), Stdout: log}
 	require.NoError(t, healthcheck.Run(t.Context()))
 	require.NoError(t, stop())
