@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,11 +88,21 @@ func (s *system) start(extra []string, which ...string) {
 		if dsn := s.dsn[n]; dsn != "" {
 			env = append(env, "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN="+dsn)
 		}
-		p.start(bin(s.t, n), s.dir, append(env, extra...))
+		p.start(bin(s.t, n), s.dir, append(env, theirs(n, extra)...))
 	}
 	for _, n := range which {
 		s.procs[n].awaitReady()
 	}
+}
+
+// theirs leaves out the variables of another service's section, which n would
+// refuse to start with.
+func theirs(n string, env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		return slices.ContainsFunc(names, func(other string) bool {
+			return other != n && strings.HasPrefix(kv, "HEADRACE_"+strings.ToUpper(other)+"_")
+		})
+	})
 }
 
 // proc is one service's process.

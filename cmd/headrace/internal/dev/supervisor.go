@@ -273,7 +273,7 @@ func (r *Running) prepare(ctx context.Context, o Options, base string) (logs []i
 			return logs, fmt.Errorf("service %s: open its log: %w", s.Name, err)
 		}
 		logs = append(logs, f)
-		env := overlay(o.Environ, map[string]string{
+		env := overlay(r.Workspace.environFor(s.Name, o.Environ), map[string]string{
 			"HEADRACE_ENV":        o.Env,
 			"HEADRACE_HTTP_ADDR":  httpAddr,
 			"HEADRACE_ADMIN_ADDR": adminAddr,

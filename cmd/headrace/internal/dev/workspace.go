@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 )
@@ -107,4 +109,19 @@ func (s *Service) readProfile(env string) error {
 		return fmt.Errorf("service %s: %s must set http.addr and admin.addr, so that services on one machine don't meet", s.Name, path)
 	}
 	return nil
+}
+
+// environFor leaves out of environ the variables of other services' sections
+// (HEADRACE_<SERVICE>_...), so that one shell can hold settings of several: a
+// service refuses to start with a key that it does not know.
+func (w *Workspace) environFor(name string, environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		return slices.ContainsFunc(w.Services, func(other Service) bool {
+			return other.Name != name && strings.HasPrefix(kv, sectionPrefix(other.Name))
+		})
+	})
+}
+
+func sectionPrefix(service string) string {
+	return "HEADRACE_" + strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_"
 }
