@@ -64,15 +64,15 @@ func TestOneTimeCodeVerifiesOnce(t *testing.T) {
 		h := start(t, db, setup{})
 		emitted := h.listen("notification.code_requested")
 		id, digits := h.code(t)
+		var sealed []byte
+		require.NoError(t, db.QueryRowContext(t.Context(), `SELECT sealed FROM notification_codes`).Scan(&sealed))
+		require.Empty(t, sealed, "the digits are forgotten once they are out")
 		require.False(t, h.verify(t, id, other(digits), "login"))
 		require.False(t, h.verify(t, id, digits, "payout"), "another purpose")
 		require.False(t, h.verify(t, events.NewID(), digits, "login"), "another id")
 		require.True(t, h.verify(t, id, digits, "login"))
 		require.False(t, h.verify(t, id, digits, "login"), "used")
 
-		var sealed []byte
-		require.NoError(t, db.QueryRowContext(t.Context(), `SELECT sealed FROM notification_codes`).Scan(&sealed))
-		require.Empty(t, sealed, "the digits are forgotten once they are out")
 		e := <-emitted
 		require.NotContains(t, string(e.Data), digits)
 		require.NotContains(t, string(e.Data), "441632960961")

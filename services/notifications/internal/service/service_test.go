@@ -150,13 +150,19 @@ func TestPaymentEventWaitsForTheContact(t *testing.T) {
 // commit.
 func (h *harness) crash(e events.Envelope, channel domain.Channel) {
 	h.t.Helper()
+	h.leave(e, channel, func(n *domain.Notification) { n.Begin(false, time.Now()) })
+}
+
+// leave puts a notification of the event into the tables.
+func (h *harness) leave(e events.Envelope, channel domain.Channel, change func(*domain.Notification)) {
+	h.t.Helper()
 	store := outbound.NewStore(h.db.DB, h.db.Dialect)
 	n := domain.Notification{
 		ID: events.NewID(), EventID: e.ID, EventType: e.Type, Channel: channel, Template: "order_confirmed", OrderID: "o-1",
 		Recipient: customer.Email, Language: "de", Facts: domain.Facts{OrderID: "o-1", Amount: 2797, Currency: "EUR"},
 		State: domain.Pending, CreatedAt: time.Now(), UpdatedAt: time.Now(),
 	}
-	n.Begin(false, time.Now())
+	change(&n)
 	require.NoError(h.t, sqltx.Run(h.t.Context(), h.db.DB, sqltx.Options{Dialect: h.db.Dialect}, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := store.Add(ctx, tx, n)
 		return err
@@ -213,6 +219,21 @@ func TestCrashBetweenSendAndCommitOnAnIdempotentChannel(t *testing.T) {
 		require.EqualValues(t, 2, h.list("order_id=o-1")[0]["attempts"])
 		h.silent()
 	})
+}
+
+// An event that comes back after its inbox row has expired must not do the send
+// that a person asked for.
+func TestEventLeavesAResendToItself(t *testing.T) {
+	t.Parallel()
+	ch := &fakeChannel{}
+	h := start(t, testdb.SQLite(t), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+	e := seal(t, confirmed("o-1"))
+	h.leave(e, domain.Email, func(n *domain.Notification) { n.Resends = 1 })
+	h.send("order.confirmed", e)
+	h.settled("order.confirmed", "order-confirmed-email")
+	h.silent()
+	require.Empty(t, ch.keys())
+	require.Equal(t, "pending", h.list("")[0]["state"])
 }
 
 func TestOutcomesOfASend(t *testing.T) {
