@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -73,6 +74,9 @@ const (
 	// most likely be done long before its lease ends.
 	busyDelay    = time.Second
 	maxBusyDelay = 5 * time.Second
+	// settlePatience is how long a redelivery waits for the claim of the delivery
+	// before it to be settled in this process.
+	settlePatience = 250 * time.Millisecond
 	// storeDelay is when a message comes again that found the store down.
 	storeDelay = 5 * time.Second
 	// maxKeyPart bounds each half of a key.
@@ -182,6 +186,27 @@ type dedup struct {
 	DedupConfig
 	// inProcess: the store never blocks, so its calls need no deadline.
 	inProcess bool
+	// settling holds, by key, a channel that closes when commitOnAck is through.
+	settling sync.Map
+}
+
+// settledNow waits a moment for this process's own commitOnAck of the key: a
+// broker that redelivers at once can be faster. It tells whether there was one
+// and it is through.
+func (d *dedup) settledNow(ctx context.Context, key string) bool {
+	done, ok := d.settling.Load(key)
+	if !ok {
+		return false
+	}
+	timer := time.NewTimer(settlePatience)
+	defer timer.Stop()
+	select {
+	case <-done.(chan struct{}):
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 func (d *dedup) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
@@ -197,7 +222,11 @@ func (d *dedup) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if deadline, ok := ctx.Deadline(); ok {
 		lease = max(lease, time.Until(deadline)+leaseMargin)
 	}
-	claim, err := d.Store.Claim(ctx, dedupKey(handler, id), lease)
+	key := dedupKey(handler, id)
+	claim, err := d.Store.Claim(ctx, key, lease)
+	if err == nil && claim.State == ClaimBusy && d.settledNow(ctx, key) {
+		claim, err = d.Store.Claim(ctx, key, lease)
+	}
 	if err != nil {
 		return nil, deferred(msg, d.claimFailed(ctx, id, err), handler, d.Metrics)
 	}
@@ -250,7 +279,13 @@ func (d *dedup) run(next message.HandlerFunc, msg *message.Message, ctx context.
 		d.commit(ctx, handler, claim)
 		return nil, nil
 	}
-	go d.commitOnAck(ctx, msg, handler, claim, time.Until(leaseEnd))
+	done := make(chan struct{})
+	d.settling.Store(claim.Key, done)
+	go func() {
+		defer close(done)
+		defer d.settling.CompareAndDelete(claim.Key, done)
+		d.commitOnAck(ctx, msg, handler, claim, time.Until(leaseEnd))
+	}()
 	return produced, nil
 }
 

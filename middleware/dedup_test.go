@@ -161,12 +161,12 @@ func TestB29MessagesWithoutID(t *testing.T) {
 // message counts as handled only when the router has acked it.
 func TestB29FailedPublishOfProduced(t *testing.T) {
 	t.Parallel()
-	out := &flaky{failures: 1, sink: newSink()}
-	calls := newCounter()
+	out, store, calls := &flaky{failures: 1, sink: newSink()}, newSignalStore(), newCounter()
 	b := startRouter(t, nil, out, func(msg *message.Message) ([]*message.Message, error) {
 		calls.note(msg.Metadata[events.KeyID])
 		return []*message.Message{message.NewMessage("", []byte("a")), message.NewMessage("", []byte("b"))}, nil
-	}, middleware.Correlate(middleware.CorrelationConfig{}), retry(t, middleware.RetryConfig{}), dedup(t, middleware.DedupConfig{}))
+	}, middleware.Correlate(middleware.CorrelationConfig{}), retry(t, middleware.RetryConfig{}),
+		dedup(t, middleware.DedupConfig{Store: store}))
 	b.publish(t, newMessage("1"))
 	await(t, "the first output", out.arrived)
 	await(t, "the second output", out.arrived)
@@ -174,13 +174,37 @@ func TestB29FailedPublishOfProduced(t *testing.T) {
 	tried := out.tried()
 	require.Len(t, tried, 4)
 	require.Equal(t, tried[:2], tried[2:], "ids are stable across attempts")
-	// Acked: a copy is a duplicate once the commit is through.
-	require.Eventually(t, func() bool {
-		before := calls.of("1")
-		b.publish(t, newMessage("1"))
-		time.Sleep(5 * time.Millisecond)
-		return calls.of("1") == before
-	}, patience, 5*time.Millisecond)
+	await(t, "the commit", store.committed)
+	b.publish(t, newMessage("1"))
+	await(t, "the duplicate", store.done)
+	require.Equal(t, 2, calls.of("1"))
+}
+
+// signalStore tells when a key was committed, and when one was found done.
+type signalStore struct {
+	*middleware.MemoryDedup
+	committed, done chan struct{}
+}
+
+func newSignalStore() *signalStore {
+	return &signalStore{
+		MemoryDedup: middleware.NewMemoryDedup(middleware.MemoryDedupConfig{}),
+		committed:   make(chan struct{}, 100), done: make(chan struct{}, 100),
+	}
+}
+
+func (s *signalStore) Claim(ctx context.Context, key string, lease time.Duration) (middleware.Claim, error) {
+	c, err := s.MemoryDedup.Claim(ctx, key, lease)
+	if c.State == middleware.ClaimDone {
+		s.done <- struct{}{}
+	}
+	return c, err
+}
+
+func (s *signalStore) Commit(ctx context.Context, c middleware.Claim, retention time.Duration) error {
+	err := s.MemoryDedup.Commit(ctx, c, retention)
+	s.committed <- struct{}{}
+	return err
 }
 
 // flaky refuses the first publishes.

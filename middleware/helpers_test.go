@@ -143,7 +143,7 @@ type bench struct {
 // messages going to out (nil: none are allowed).
 func startRouter(t testing.TB, sub message.Subscriber, out message.Publisher, h message.HandlerFunc, layers ...message.HandlerMiddleware) bench {
 	t.Helper()
-	pubsub := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 100}, watermill.NopLogger{})
+	pubsub := newGoChannel()
 	if sub == nil {
 		sub = pubsub
 	}
@@ -172,6 +172,10 @@ func startRouter(t testing.TB, sub message.Subscriber, out message.Publisher, h 
 	})
 	await(t, "the router", router.Running())
 	return bench{pubsub: pubsub, router: router}
+}
+
+func newGoChannel() *gochannel.GoChannel {
+	return gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 100}, watermill.NopLogger{})
 }
 
 func (b bench) publish(t testing.TB, msgs ...*message.Message) {
