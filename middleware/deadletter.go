@@ -69,6 +69,11 @@ const (
 	ReasonDeliveriesExhausted = "deliveries_exhausted"
 )
 
+// deadLetterReasons are all of them: the label's values.
+var deadLetterReasons = []string{
+	ReasonDecode, ReasonMalformed, ReasonPermanent, ReasonPanic, ReasonTimeout, ReasonExhausted, ReasonDeliveriesExhausted,
+}
+
 // Bounds on what a failure may add to a message.
 const (
 	maxErrorBytes = 2 << 10

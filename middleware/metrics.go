@@ -46,7 +46,7 @@ func DefaultBuckets() []float64 {
 //	headrace_dedup_without_id_total{handler}        messages that have no id and so were not deduplicated
 //	headrace_handler_overruns_total{handler}        attempts that ran past their deadline
 //	headrace_handlers_stuck{handler}                attempts that run past their deadline now
-//	headrace_deferred_total{handler,reason}         shutdown, busy, breaker, rate, store, other
+//	headrace_deferred_total{handler,reason}         shutdown, busy, breaker, rate, store, dead_letter, other
 //	headrace_skipped_total{handler,reason}          by the Skip constants
 type Metrics struct {
 	cfg MetricsConfig
@@ -150,6 +150,7 @@ func (m *Metrics) Middleware(handler, group string) message.HandlerMiddleware {
 		return func(next message.HandlerFunc) message.HandlerFunc { return next }
 	}
 	m.info.WithLabelValues(handler, group).Set(1)
+	m.begin(handler)
 	h := &handlerMetrics{
 		m: m, handler: handler,
 		inFlight: m.inFlight.WithLabelValues(handler),
@@ -172,6 +173,18 @@ func (m *Metrics) Middleware(handler, group string) message.HandlerMiddleware {
 			returned = true
 			return produced, err
 		}
+	}
+}
+
+// begin gives a handler's failure series their zero, so that an alert's rate sees
+// the first failure rise from it, and a rule finds its metric before any.
+func (m *Metrics) begin(handler string) {
+	for _, c := range []*prometheus.CounterVec{m.retries, m.deadFailures, m.dedupHits, m.withoutID, m.overruns} {
+		c.WithLabelValues(handler)
+	}
+	m.stuck.WithLabelValues(handler)
+	for _, reason := range deadLetterReasons {
+		m.deadLetters.WithLabelValues(handler, reason)
 	}
 }
 
