@@ -84,16 +84,25 @@ func TestMemoryDedupIsBounded(t *testing.T) {
 		c := claim(t, s, "new")
 		require.NoError(t, s.Commit(t.Context(), c, time.Hour))
 		require.LessOrEqual(t, s.Len(), 2)
+	})
+}
 
-		// A key that is committed again after its expiry lives its second life.
-		again := claim(t, s, "new2")
-		require.NoError(t, s.Commit(t.Context(), again, time.Minute))
+// A key's second life is not cut short by what is left of its first.
+func TestMemoryDedupSecondLife(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{MaxKeys: 3})
+		commit := func(key string, retention time.Duration) {
+			require.NoError(t, s.Commit(t.Context(), claim(t, s, key), retention))
+		}
+		commit("a", time.Minute)
 		time.Sleep(2 * time.Minute)
-		again = claim(t, s, "new2")
-		require.NoError(t, s.Commit(t.Context(), again, 10*time.Hour))
-		time.Sleep(2 * time.Hour)
-		require.NoError(t, s.Commit(t.Context(), claim(t, s, "other"), time.Hour))
-		require.Equal(t, middleware.ClaimDone, claim(t, s, "new2").State)
+		commit("a", time.Hour)
+		commit("b", time.Hour)
+		commit("c", time.Hour)
+		for _, key := range []string{"a", "b", "c"} {
+			require.Equal(t, middleware.ClaimDone, claim(t, s, key).State, key)
+		}
 	})
 }
 

@@ -44,6 +44,7 @@ func TestFault7DeadLetterTellsTheStory(t *testing.T) {
 		msg.Metadata["tenant"] = "acme"
 		msg.Metadata[events.KeyCorrelation] = "c1"
 		msg.Metadata[middleware.DeadLetterReason] = "an older reason"
+		msg.Metadata[middleware.DeadLetterStack] = "an older panic"
 		msg.Metadata[middleware.DeadLetterPreviousPrefix+"reason"] = "the oldest reason"
 		msg.Metadata[middleware.DeadLetterPreviousPrefix+"handler"] = "old-handler"
 		msg.Metadata[middleware.DeadLetterRedriveCount] = "2"
@@ -83,7 +84,8 @@ func TestFault7DeadLetterTellsTheStory(t *testing.T) {
 		require.Equal(t, "payments", md[middleware.DeadLetterService])
 		require.Equal(t, "3", md[middleware.DeadLetterAttempts])
 		require.Equal(t, "3", md[middleware.DeadLetterDeliveries])
-		require.NotContains(t, md, middleware.DeadLetterStack)
+		require.NotContains(t, md, middleware.DeadLetterStack, "the story is not mixed with an older one")
+		require.Equal(t, "an older panic", md[middleware.DeadLetterPreviousPrefix+"stack"])
 		first, err := time.Parse(time.RFC3339Nano, md[middleware.DeadLetterFirstFailedAt])
 		require.NoError(t, err)
 		last, err := time.Parse(time.RFC3339Nano, md[middleware.DeadLetterLastFailedAt])

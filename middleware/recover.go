@@ -87,7 +87,9 @@ func recoverHere(cfg RecoverConfig, next message.HandlerFunc) message.HandlerFun
 				return
 			}
 			// The goroutine is ending and takes the router's ack or nack with it.
-			msg.Nack()
+			if !msg.Nack() {
+				return // a Poison inside has buried and acked it
+			}
 			cfg.Logger.ErrorContext(msg.Context(), "handler ended its goroutine; message nacked",
 				"message_id", messageID(msg), "stack", stack(cfg.MaxStackBytes))
 		}()

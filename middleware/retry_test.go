@@ -58,6 +58,28 @@ func TestRetryRunsUntilSuccess(t *testing.T) {
 	})
 }
 
+// A context that an attempt left on the message is not the next one's.
+func TestRetryStartsEachAttemptAfresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		msg, attempts := newMessage("1"), 0
+		before := msg.Context()
+		_, err := retry(t, middleware.RetryConfig{})(func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, msg.Context().Err())
+			ctx, cancel := context.WithCancel(msg.Context())
+			cancel()
+			msg.SetContext(ctx)
+			if attempts++; attempts < 3 {
+				return nil, errBoom
+			}
+			return nil, nil
+		})(msg)
+		require.NoError(t, err)
+		require.Equal(t, 3, attempts)
+		require.Equal(t, before, msg.Context())
+	})
+}
+
 func TestRetryGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
