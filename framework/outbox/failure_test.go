@@ -171,7 +171,7 @@ func TestOutageParksNothing(t *testing.T) {
 			e.write(t, w, msg("orders", fmt.Sprint("k", i%30), i/30))
 		}
 		run(t, r)
-		eventually(t, "many attempts fail", func() bool { return b.attempts() > 15 })
+		eventually(t, "many attempts fail", func() bool { return b.attempts() > 8 })
 		require.Zero(t, e.count(t, "state = 2"))
 		require.Empty(t, b.all())
 		b.set(func(b *fakeBroker) { b.before = nil })

@@ -136,8 +136,8 @@ func msg(topic, key string, n int) Message {
 
 // published is one message that the fake broker took.
 type published struct {
-	topic, uuid, key, payload string
-	metadata                  message.Metadata
+	Topic, UUID, Key, Payload string
+	Metadata                  message.Metadata
 }
 
 // fakeBroker records what it takes. refuse, when set, decides on each message.
@@ -235,7 +235,7 @@ func requireOnce(t testing.TB, got []published, want int) {
 	t.Helper()
 	seen := map[string]int{}
 	for _, p := range got {
-		seen[p.uuid]++
+		seen[p.UUID]++
 	}
 	for id, n := range seen {
 		require.Equal(t, 1, n, "message %s", id)
@@ -250,14 +250,14 @@ func requireOrder(t testing.TB, got []published) {
 	next := map[string]int{}
 	seen := map[string]bool{}
 	for _, p := range got {
-		if p.key == "" || seen[p.uuid] {
+		if p.Key == "" || seen[p.UUID] {
 			continue
 		}
-		seen[p.uuid] = true
-		n, err := strconv.Atoi(p.payload)
+		seen[p.UUID] = true
+		n, err := strconv.Atoi(p.Payload)
 		require.NoError(t, err)
-		require.Equal(t, next[p.key], n, "key %s", p.key)
-		next[p.key]++
+		require.Equal(t, next[p.Key], n, "key %s", p.Key)
+		next[p.Key]++
 	}
 }
 
@@ -281,7 +281,7 @@ func TestRelayPublishesWhatCommits(t *testing.T) {
 		got := b.await(t, 10)
 		requireOnce(t, got, 10)
 		requireOrder(t, got)
-		require.Equal(t, "test", got[0].metadata.Get("kind"))
+		require.Equal(t, "test", got[0].Metadata.Get("kind"))
 		require.NoError(t, r.Flush(t.Context()))
 		require.Zero(t, e.count(t, "1=1"))
 		require.NoError(t, r.Health())

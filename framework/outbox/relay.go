@@ -25,8 +25,11 @@ type Relay struct {
 	proven  atomic.Int64 // when the broker last took one, unix nanoseconds
 	out     atomic.Bool  // the broker is taken to be out
 
+	looping chan struct{} // held by whoever runs the loop
+
 	mu      sync.Mutex
 	running bool
+	yield   func()    // ends the loop of a Flush
 	trouble error     // the database's last error, nil once it answers
 	since   time.Time // since when
 	stats   Stats     // as last counted
@@ -51,6 +54,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		store:   stores[cfg.Dialect](cfg),
 		wake:    make(chan struct{}, 1),
 		flushes: make(chan chan struct{}),
+		looping: make(chan struct{}, 1),
 	}
 	var err error
 	if r.metrics, err = newMetrics(r, cfg.Metrics); err != nil {
@@ -64,12 +68,13 @@ var ErrRunning = errors.New("outbox: the relay runs already")
 
 // Run relays until ctx ends, then finishes the batches that are under way, which
 // takes PublishTimeout at most, and returns nil. It returns ErrRunning at once
-// when the relay runs already. Trouble with the database or the broker is
+// when another Run is under way. Trouble with the database or the broker is
 // logged and outlived.
 func (r *Relay) Run(ctx context.Context) error {
-	if !r.start() {
+	if !r.setRunning() {
 		return ErrRunning
 	}
+	r.looping <- struct{}{}
 	var wg sync.WaitGroup
 	if r.cfg.Waker != nil {
 		wg.Go(func() { r.listen(ctx) })
@@ -78,25 +83,27 @@ func (r *Relay) Run(ctx context.Context) error {
 	wg.Go(func() { r.housekeep(ctx) })
 	r.loop(ctx, nil)
 	wg.Wait()
-	return r.stop()
+	err := r.store.release()
+	<-r.looping
+	r.mu.Lock()
+	r.running = false
+	r.mu.Unlock()
+	return err
 }
 
-func (r *Relay) start() bool {
+// setRunning claims the relay for Run and has a Flush that loops by itself make
+// room.
+func (r *Relay) setRunning() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running {
 		return false
 	}
 	r.running = true
+	if r.yield != nil {
+		r.yield()
+	}
 	return true
-}
-
-func (r *Relay) stop() error {
-	err := r.store.release()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running = false
-	return err
 }
 
 // Wake has the relay look for rows now. It never blocks.
@@ -110,42 +117,69 @@ func (r *Relay) Wake() {
 // Flush returns nil once every row that may be published now has been, by this
 // relay or another. Rows that are held back after a failure are not waited for.
 // It returns an error when ctx ends first. It works while the relay runs and
-// when it does not.
+// when it does not; in the latter case a batch that is under way at the end of
+// ctx is still finished, which takes PublishTimeout at most.
 func (r *Relay) Flush(ctx context.Context) error {
-	for {
-		if r.start() {
-			idle := make(chan struct{})
-			r.loop(ctx, idle)
-			if err := r.stop(); err != nil {
-				return err
-			}
-			select {
-			case <-idle:
-				return nil
-			default:
-				return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
-			}
+	for ctx.Err() == nil {
+		done, err := r.flushAlone(ctx)
+		if !done && err == nil {
+			done, err = r.flushWithRun(ctx)
 		}
-		idle := make(chan struct{}, 1)
-		look := time.NewTimer(100 * time.Millisecond)
-		select {
-		case r.flushes <- idle:
-			look.Stop()
-		case <-look.C: // the loop may have ended in between
-			continue
-		case <-ctx.Done():
-			look.Stop()
-			return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
+		if done || err != nil {
+			return err
 		}
-		select {
-		case _, idled := <-idle:
-			if !idled {
-				return nil
-			}
-			// The loop ended with its Run before all was out: do it here.
-		case <-ctx.Done():
-			return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
-		}
+	}
+	return fmt.Errorf("outbox: flush: %w", context.Cause(ctx))
+}
+
+// flushAlone loops here unless Run does, or until it wants to.
+func (r *Relay) flushAlone(ctx context.Context) (done bool, err error) {
+	select {
+	case r.looping <- struct{}{}:
+	default:
+		return false, nil
+	}
+	defer func() { <-r.looping }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.mu.Lock()
+	if r.running {
+		r.mu.Unlock()
+		return false, nil
+	}
+	r.yield = cancel
+	r.mu.Unlock()
+	idle := make(chan struct{})
+	r.loop(ctx, idle)
+	r.mu.Lock()
+	r.yield = nil
+	r.mu.Unlock()
+	err = r.store.release()
+	select {
+	case <-idle:
+		return true, err
+	default:
+		return false, err
+	}
+}
+
+// flushWithRun waits until the loop of Run, or of another Flush, is idle.
+func (r *Relay) flushWithRun(ctx context.Context) (done bool, err error) {
+	idle := make(chan struct{}, 1)
+	ended := time.NewTimer(50 * time.Millisecond) // the loop may not be there (yet)
+	defer ended.Stop()
+	select {
+	case r.flushes <- idle:
+	case <-ended.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, nil
+	}
+	select {
+	case _, gaveUp := <-idle:
+		return !gaveUp, nil
+	case <-ctx.Done():
+		return false, nil
 	}
 }
 
@@ -300,12 +334,17 @@ func (l *looper) done(ctx context.Context, res result) time.Duration {
 	switch {
 	case res.err != nil:
 		return l.inTrouble(ctx, res.err)
-	case res.none && res.probe:
-		// Nothing was tried, so the right goes back.
-		if err := l.relay.store.shut(ctx, false, func(int) time.Duration { return jitter(outageBase) }); err != nil {
+	case res.probe && res.rows == 0:
+		// Nothing was tried, so the right goes back: at once when rows were only
+		// held back behind others, later when other relays have the shards.
+		pause := time.Millisecond
+		if res.none {
+			pause = jitter(outageBase)
+		}
+		if err := l.relay.store.shut(ctx, false, func(int) time.Duration { return pause }); err != nil {
 			return l.inTrouble(ctx, err)
 		}
-		return outageBase
+		return pause
 	case res.none:
 		// Other relays have these shards. They look again when they are through;
 		// this one does so in case they die.

@@ -281,6 +281,7 @@ func TestFlushWhileRunning(t *testing.T) {
 		r := e.relay(t, b, func(c *RelayConfig) { c.PollInterval = time.Hour })
 		w := e.writer(t, nil) // nobody wakes the relay
 		run(t, r)
+		eventually(t, "the relay loops", func() bool { return len(r.looping) == 1 })
 		e.write(t, w, msg("orders", "k", 0))
 		require.NoError(t, r.Flush(t.Context()))
 		require.Len(t, b.all(), 1)
@@ -294,6 +295,27 @@ func TestFlushWhileRunning(t *testing.T) {
 		close(gate)
 		require.NoError(t, r.Flush(t.Context()))
 		require.Len(t, b.all(), 2)
+	})
+}
+
+// Flush makes room for Run, and Run never fails because of it.
+func TestRunDuringFlush(t *testing.T) {
+	eachDialect(t, func(t *testing.T, e env) {
+		b := newFakeBroker()
+		gate := make(chan struct{})
+		b.before = hold(gate)
+		r := e.relay(t, b)
+		w := e.writer(t, nil)
+		e.write(t, w, msg("orders", "k", 0))
+		flushed := make(chan error, 1)
+		go func() { flushed <- r.Flush(t.Context()) }()
+		eventually(t, "the flush publishes", func() bool { return b.attempts() == 1 })
+		run(t, r)
+		eventually(t, "Run has claimed the relay", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.running })
+		close(gate)
+		require.NoError(t, <-flushed)
+		e.write(t, w, msg("orders", "k", 1))
+		requireOnce(t, b.await(t, 2), 2)
 	})
 }
 

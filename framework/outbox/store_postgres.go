@@ -58,8 +58,12 @@ FROM unnest($2::text::integer[]) AS s(shard) WHERE pg_try_advisory_xact_lock($1,
 FROM unnest($1::text::smallint[]) AS s(shard) CROSS JOIN LATERAL
  (SELECT "offset", payload, ordering_key, attempts FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= $2
   ORDER BY shard, "offset" LIMIT $3) AS r`)
-	s.qDue = q(`SELECT "offset", payload, ordering_key, attempts, TRUE FROM {t}
-WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND state = 1 AND next_attempt_at <= now() LIMIT $2`)
+	// By offset and not by time: of a key's rows that are due the first must be
+	// among those that fit.
+	s.qDue = q(`SELECT r."offset", r.payload, r.ordering_key, r.attempts, TRUE
+FROM unnest($1::text::smallint[]) AS s(shard) CROSS JOIN LATERAL
+ (SELECT "offset", payload, ordering_key, attempts FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 1 AND next_attempt_at <= now()
+  ORDER BY shard, "offset" LIMIT $2) AS r`)
 	s.qBlocked = q(`SELECT DISTINCT ordering_key, state = 2 FROM {t}
 WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND ` + blocking + ` AND ordering_key IS NOT NULL`)
 	s.qDelete = q(`DELETE FROM {t} WHERE "offset" = ANY ($1::text::bigint[])`)
@@ -186,7 +190,7 @@ func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ cla
 		s.floor.saw(c.batch[n-1].offset)
 	}
 	if held || len(c.batch) == 0 || s.strict {
-		if err := c.sortOutHeld(ctx, limit); err != nil {
+		if err := c.sortOutHeld(ctx, perShard); err != nil {
 			return nil, err
 		}
 	}
@@ -246,9 +250,9 @@ func scanRows(rows *sql.Rows, batch []row) (_ []row, last bool, err error) {
 
 // sortOutHeld adds the held rows that are due and takes out the rows whose key
 // is blocked by one that is not.
-func (c *postgresClaim) sortOutHeld(ctx context.Context, limit int) error {
+func (c *postgresClaim) sortOutHeld(ctx context.Context, perShard int) error {
 	s := c.store
-	due, _, err := s.read(ctx, c.tx, nil, s.qDue, c.shards, limit)
+	due, _, err := s.read(ctx, c.tx, nil, s.qDue, c.shards, perShard)
 	if err != nil {
 		return err
 	}
@@ -257,8 +261,8 @@ func (c *postgresClaim) sortOutHeld(ctx context.Context, limit int) error {
 		return err
 	}
 	var behind map[bool][]int64
-	c.batch, behind = arrange(c.batch, due, blocked, limit)
-	c.more = c.more || len(due) >= limit
+	c.batch, behind = arrange(c.batch, due, blocked, perShard)
+	c.more = c.more || len(due) >= perShard
 	for parked, offsets := range behind {
 		if _, err := c.tx.ExecContext(ctx, s.qBehind, arrayLiteral(offsets), c.shards, parked); err != nil {
 			return fmt.Errorf("hold rows back: %w", err)

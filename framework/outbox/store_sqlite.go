@@ -48,7 +48,7 @@ func newSQLiteStore(cfg RelayConfig) store {
 	s.qReady = q(`SELECT "offset", payload, ordering_key, attempts, EXISTS (SELECT 1 FROM {t} WHERE acked = 0 AND state = 1)
 FROM {t} WHERE acked = 0 AND state = 0 ORDER BY "offset" LIMIT $1`)
 	s.qDue = q(`SELECT "offset", payload, ordering_key, attempts, 1 FROM {t}
-WHERE acked = 0 AND state = 1 AND next_attempt_at <= $1 ORDER BY next_attempt_at LIMIT $2`)
+WHERE acked = 0 AND state = 1 AND next_attempt_at <= $1 ORDER BY "offset" LIMIT $2`)
 	s.qBlocked = q(`SELECT DISTINCT ordering_key, state = 2 FROM {t} WHERE acked = 0 AND ` + blocking + ` AND ordering_key IS NOT NULL`)
 	s.qDelete = q(`DELETE FROM {t} WHERE "offset" IN (SELECT value FROM json_each($1))`)
 	s.qMark = q(`UPDATE {t} SET acked = 1, sent_at = $2 WHERE "offset" IN (SELECT value FROM json_each($1))`)

@@ -35,7 +35,8 @@ CREATE TABLE watermill_headrace_outbox (
 ALTER TABLE watermill_headrace_outbox ALTER COLUMN payload SET STORAGE EXTERNAL;
 -- What the relay claims: a shard's rows in order of offset, without a sort.
 CREATE INDEX watermill_headrace_outbox_ready ON watermill_headrace_outbox (shard, "offset") WHERE acked = FALSE AND state = 0;
-CREATE INDEX watermill_headrace_outbox_held ON watermill_headrace_outbox (shard, next_attempt_at) WHERE acked = FALSE AND state = 1;
+CREATE INDEX watermill_headrace_outbox_held ON watermill_headrace_outbox (shard, "offset") WHERE acked = FALSE AND state = 1;
+CREATE INDEX watermill_headrace_outbox_due ON watermill_headrace_outbox (shard, next_attempt_at) WHERE acked = FALSE AND state = 1;
 CREATE INDEX watermill_headrace_outbox_parked ON watermill_headrace_outbox (shard, "offset") WHERE acked = FALSE AND state = 2;
 CREATE INDEX watermill_headrace_outbox_sent ON watermill_headrace_outbox (COALESCE(sent_at, created_at)) WHERE acked = TRUE;
 

@@ -20,7 +20,8 @@ CREATE TABLE watermill_headrace_outbox (
     sent_at         INTEGER DEFAULT NULL
 );
 CREATE INDEX watermill_headrace_outbox_ready ON watermill_headrace_outbox ("offset") WHERE acked = 0 AND state = 0;
-CREATE INDEX watermill_headrace_outbox_held ON watermill_headrace_outbox (next_attempt_at) WHERE acked = 0 AND state = 1;
+CREATE INDEX watermill_headrace_outbox_held ON watermill_headrace_outbox ("offset") WHERE acked = 0 AND state = 1;
+CREATE INDEX watermill_headrace_outbox_due ON watermill_headrace_outbox (next_attempt_at) WHERE acked = 0 AND state = 1;
 CREATE INDEX watermill_headrace_outbox_parked ON watermill_headrace_outbox ("offset") WHERE acked = 0 AND state = 2;
 CREATE INDEX watermill_headrace_outbox_sent ON watermill_headrace_outbox (COALESCE(sent_at, created_at)) WHERE acked = 1;
 
