@@ -57,3 +57,12 @@ func bin(t *testing.T, name string) string {
 	}
 	return filepath.Join(dir, name)
 }
+
+// command runs a built program to its end, with no settings of the person who
+// runs the tests, and returns what it printed.
+func command(t *testing.T, name string, args ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.Command(bin(t, name), args...)
+	cmd.Env = environ()
+	return cmd.CombinedOutput()
+}

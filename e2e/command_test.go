@@ -18,6 +18,7 @@ import (
 var (
 	anyID   = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	anyTime = regexp.MustCompile(`\+?\d+ms`)
+	branch  = regexp.MustCompile(`[│├└]─? *`) // which child is the last differs from run to run
 	spaces  = regexp.MustCompile(`[ \t]+`)
 )
 
@@ -29,6 +30,7 @@ func shape(output string) []string {
 		if strings.Contains(line, "|") {
 			continue // the supervisor's own
 		}
+		line = branch.ReplaceAllString(line, " ")
 		line = anyTime.ReplaceAllString(anyID.ReplaceAllString(line, "ID"), "TIME")
 		if line = strings.TrimSpace(spaces.ReplaceAllString(line, " ")); line != "" {
 			lines = append(lines, line)

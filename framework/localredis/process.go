@@ -131,6 +131,15 @@ func newClient(port int) *redis.Client {
 	})
 }
 
+func accepts(ctx context.Context, port int) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
 // process is a redis-server that was started here.
 type process struct {
 	port  int
@@ -181,12 +190,17 @@ func spawn(ctx context.Context, binary, dir string, keep bool) (*process, error)
 func (p *process) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	client := newClient(p.port)
-	defer client.Close()
 	tick := time.NewTicker(answerPoll)
 	defer tick.Stop()
 	for {
-		err := client.Ping(ctx).Err()
+		// A refused connection is what is waited out here; the client would
+		// print it, so it comes only once the port accepts.
+		err := accepts(ctx, p.port)
+		if err == nil {
+			client := newClient(p.port)
+			err = client.Ping(ctx).Err()
+			client.Close()
+		}
 		if err == nil {
 			select {
 			case <-p.ended: // another server has the port

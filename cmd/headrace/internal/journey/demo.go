@@ -46,12 +46,14 @@ func (d Demo) steps() []step {
 		},
 		{
 			title: "An order whose payment is declined", token: "tok_declined",
-			until: []ending{{mail, payments.Failed.Name()}, {orders.Cancelled.Name(), ""}},
+			until: []ending{{mail, payments.Failed.Name()}, {mail, orders.Cancelled.Name()}},
 		},
 		{
 			title: "An order that is cancelled after it was paid", token: "tok_ok",
 			cancelAfter: orders.Confirmed.Name(),
-			until:       []ending{{mail, orders.Confirmed.Name()}, {mail, payments.Refunded.Name()}},
+			until: []ending{
+				{mail, orders.Confirmed.Name()}, {mail, orders.Cancelled.Name()}, {mail, payments.Refunded.Name()},
+			},
 		},
 	}
 }

@@ -105,26 +105,28 @@ func Print(w io.Writer, start time.Time, hops []Hop, detail func(events.Envelope
 		}
 		children[cause] = append(children[cause], h)
 	}
-	var walk func(cause string, depth int)
-	walk = func(cause string, depth int) {
-		for _, h := range children[cause] {
-			name := strings.Repeat("   ", max(depth-1, 0))
-			if depth > 0 {
-				name += "└─ "
+	var walk func(cause, indent string, top bool)
+	walk = func(cause, indent string, top bool) {
+		for i, h := range children[cause] {
+			branch, below := "├─ ", "│  "
+			if i == len(children[cause])-1 {
+				branch, below = "└─ ", "   "
 			}
-			name += h.Event.Type
+			if top {
+				branch, below = "", ""
+			}
 			text := ""
 			if detail != nil {
 				text = detail(h.Event)
 			}
 			line := fmt.Sprintf("  %8s  %-34s %-14s outbox %-7s %s",
-				"+"+millis(h.Event.Timestamp.Sub(start)), name, h.Event.Source,
+				"+"+millis(h.Event.Timestamp.Sub(start)), indent+branch+h.Event.Type, h.Event.Source,
 				millis(h.PublishedAt.Sub(h.Event.Timestamp)), text)
 			fmt.Fprintln(w, strings.TrimRight(line, " "))
-			walk(h.Event.ID, depth+1)
+			walk(h.Event.ID, indent+below, false)
 		}
 	}
-	walk("", 0)
+	walk("", "", true)
 }
 
 // millis writes a duration in milliseconds; clocks of two machines may differ,
