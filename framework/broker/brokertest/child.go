@@ -3,6 +3,7 @@ package brokertest
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +31,8 @@ const childConcurrency = 3
 
 // Main is the adapter's TestMain: it runs the tests, or acts as a consumer when
 // the suite started this binary as one. Open opens Storage.Addr. It fails the
-// run when goroutines are left at the end.
+// run when goroutines are left at the end. Open may be nil for a broker that
+// lives in one process.
 func Main(m *testing.M, open func(ctx context.Context, addr string) (broker.Broker, error)) {
 	if os.Getenv(envChild) != "" {
 		if err := consume(open); err != nil {
@@ -39,6 +41,8 @@ func Main(m *testing.M, open func(ctx context.Context, addr string) (broker.Brok
 		}
 		os.Exit(0)
 	}
+	// The tests wait more than they work. A flag on the command line wins.
+	_ = flag.Set("test.parallel", "16")
 	code := m.Run()
 	if code == 0 {
 		err := goleak.Find()

@@ -4,14 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/brokertest"
 	"github.com/headrace-go/headrace/framework/broker/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { brokertest.Main(m, nil) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

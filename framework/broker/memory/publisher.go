@@ -13,11 +13,11 @@ import (
 
 type publisher struct{ b *Broker }
 
-// Publish appends msgs to topic.
+// Publish appends msgs to topic, unless the context of one has ended.
 func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 	for _, m := range msgs {
-		if err := m.Context().Err(); err != nil {
-			return fmt.Errorf("publish to %q: message %s: %w", topic, m.UUID, err)
+		if m.Context().Err() != nil {
+			return p.PublishBatch(m.Context(), topic, msgs)
 		}
 	}
 	return p.PublishBatch(context.Background(), topic, msgs)

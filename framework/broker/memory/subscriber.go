@@ -115,19 +115,18 @@ func (s *source) Ack(_ context.Context, entries []*lanes.Entry) error {
 	return nil
 }
 
-func (s *source) Renew(context.Context, []*lanes.Entry) ([]*lanes.Entry, error) { return nil, nil }
+func (s *source) Renew(context.Context, []lanes.Ref) ([]string, error) { return nil, nil }
 
-func (s *source) Load(_ context.Context, entries []*lanes.Entry) (lost []*lanes.Entry, err error) {
+func (s *source) Load(_ context.Context, refs []lanes.Ref) (map[string]any, error) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	for _, e := range entries {
-		if r := s.g.pending[e.Pos.Lo]; r != nil {
-			e.Raw = r
-		} else {
-			lost = append(lost, e)
+	raw := make(map[string]any, len(refs))
+	for _, r := range refs {
+		if rec := s.g.pending[r.Pos.Lo]; rec != nil {
+			raw[r.ID] = rec
 		}
 	}
-	return lost, nil
+	return raw, nil
 }
 
 func (s *source) Release(_ context.Context, entries []*lanes.Entry) error {

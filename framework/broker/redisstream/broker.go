@@ -44,6 +44,8 @@ type Config struct {
 	// broker opens a client of its own and closes it.
 	URL string
 	// Client is used instead of URL. Close leaves it open. It may be a cluster's.
+	// A client that retries by itself may send a batch twice when a connection
+	// breaks in the middle.
 	Client redis.UniversalClient
 	// Prefix stands before each topic in the key of its stream. Default none.
 	Prefix string

@@ -177,7 +177,7 @@ func TestTrimmedByOthers_B34(t *testing.T) {
 		byID[m.UUID] = m
 	}
 	require.NoError(t, c.XTrimMaxLen(ctx, "topic", 0).Err())
-	eventually(t, func() bool { return out.has("while they are handled") }, "the heartbeat notices")
+	eventually(t, func() bool { return out.has("while they are held") }, "the heartbeat notices")
 	<-time.After(700 * time.Millisecond) // two more heartbeats
 	require.NoError(t, byID["acked"].Context().Err(), "nobody else can have it: the handler goes on")
 	byID["acked"].Ack()

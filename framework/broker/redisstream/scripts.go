@@ -66,18 +66,15 @@ for n, ids in pairs(byCount) do
 end
 return {lost, gone}`)
 
-// loadScript is renewScript that also returns the entries: {entries, lost,
-// gone}.
+// loadScript is renewScript that returns the entries: {entries, gone}.
 var loadScript = redis.NewScript(ownedPrelude + `
 local mine = owned(ARGV[3], ARGV[#ARGV - 1])
-local entries, lost, gone, byCount = {}, {}, {}, {}
+local entries, gone, byCount = {}, {}, {}
 for i = 3, #ARGV, 2 do
   local id, n = ARGV[i], ARGV[i + 1]
   if mine[id] then
     byCount[n] = byCount[n] or {}
     table.insert(byCount[n], id)
-  else
-    lost[#lost + 1] = id
   end
 end
 for n, ids in pairs(byCount) do
@@ -86,7 +83,7 @@ for n, ids in pairs(byCount) do
   clear(ids, got, false, gone)
   for _, e in ipairs(got) do entries[#entries + 1] = e end
 end
-return {entries, lost, gone}`)
+return {entries, gone}`)
 
 // releaseScript takes triples of id, count and idle time, sorted by id, and
 // gives those that the consumer owns to the consumer ARGV[3]. It returns gone.

@@ -138,7 +138,7 @@ func (s *source) Reclaim(ctx context.Context, limit int, mine func(string) bool)
 		claimed, _ = reply[0].([]any)
 		counts, _ = reply[1].([]any)
 		own, _ = reply[3].([]any)
-		s.reportTrimmed(ctx, reply[2])
+		s.reportTrimmed(ctx, stringsOf(reply[2]))
 	}
 	entries := make([]*lanes.Entry, 0, len(claimed))
 	for i, row := range claimed {
@@ -147,22 +147,22 @@ func (s *source) Reclaim(ctx context.Context, limit int, mine func(string) bool)
 		entries = append(entries, &lanes.Entry{ID: id, Pos: parseID(id), Stored: int(count), Raw: fields})
 	}
 	// Entries that Redis gave to this consumer in an answer that never arrived.
-	var orphans []*lanes.Entry
+	var orphans []lanes.Ref
 	for i := 0; i+1 < len(own) && len(entries)+len(orphans) < limit; i += 2 {
 		id, _ := own[i].(string)
 		count, _ := own[i+1].(int64)
 		if !mine(id) {
-			orphans = append(orphans, &lanes.Entry{ID: id, Pos: parseID(id), Stored: int(count) + 1})
+			orphans = append(orphans, lanes.Ref{ID: id, Pos: parseID(id), Stored: int(count) + 1})
 		}
 	}
 	if len(orphans) > 0 {
-		lost, err := s.Load(ctx, orphans)
+		raw, err := s.Load(ctx, orphans)
 		if err != nil {
 			return entries, err
 		}
-		for _, e := range orphans {
-			if !slices.Contains(lost, e) {
-				entries = append(entries, e)
+		for _, o := range orphans {
+			if fields := raw[o.ID]; fields != nil {
+				entries = append(entries, &lanes.Entry{ID: o.ID, Pos: o.Pos, Stored: o.Stored, Raw: fields})
 			}
 		}
 	}
@@ -202,19 +202,21 @@ func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
 }
 
 // Renew resets the idle time of entries.
-func (s *source) Renew(ctx context.Context, entries []*lanes.Entry) (lost []*lanes.Entry, err error) {
-	err = s.batches(s.present(entries), func(batch []*lanes.Entry, byID map[string]*lanes.Entry) error {
+func (s *source) Renew(ctx context.Context, refs []lanes.Ref) (lost []string, err error) {
+	err = batches(s.present(refs), func(batch []lanes.Ref) error {
 		reply, err := renewScript.Run(ctx, s.client, []string{s.key}, s.args(batch)...).Slice()
 		switch {
 		case noGroup(err):
-			lost = append(lost, batch...)
+			for _, r := range batch {
+				lost = append(lost, r.ID)
+			}
 			return nil
 		case err != nil:
 			return fmt.Errorf("renew %d leases of group %q: %w", len(batch), s.group, err)
 		}
 		if len(reply) == 2 {
-			lost = append(lost, pick(byID, reply[0])...)
-			s.markGone(ctx, reply[1])
+			lost = append(lost, stringsOf(reply[0])...)
+			s.markGone(ctx, stringsOf(reply[1]))
 		}
 		return nil
 	})
@@ -222,33 +224,35 @@ func (s *source) Renew(ctx context.Context, entries []*lanes.Entry) (lost []*lan
 }
 
 // Load reads bodies again and writes counts.
-func (s *source) Load(ctx context.Context, entries []*lanes.Entry) (lost []*lanes.Entry, err error) {
-	err = s.batches(entries, func(batch []*lanes.Entry, byID map[string]*lanes.Entry) error {
+func (s *source) Load(ctx context.Context, refs []lanes.Ref) (map[string]any, error) {
+	raw := make(map[string]any, len(refs))
+	err := batches(refs, func(batch []lanes.Ref) error {
 		reply, err := loadScript.Run(ctx, s.client, []string{s.key}, s.args(batch)...).Slice()
 		switch {
 		case noGroup(err):
-			lost = append(lost, batch...)
 			return nil
 		case err != nil:
 			return fmt.Errorf("load %d entries of stream %q: %w", len(batch), s.key, err)
 		}
-		if len(reply) != 3 {
+		if len(reply) != 2 {
 			return fmt.Errorf("load %d entries of stream %q: the answer has %d parts", len(batch), s.key, len(reply))
 		}
 		rows, _ := reply[0].([]any)
 		for _, row := range rows {
 			id, fields := parseEntry(row)
-			if e := byID[id]; e != nil {
-				e.Raw = fields
-			}
+			raw[id] = fields
 		}
-		lost = append(lost, pick(byID, reply[1])...)
-		lost = append(lost, pick(byID, reply[2])...)
-		s.reportTrimmed(ctx, reply[2])
+		s.reportTrimmed(ctx, stringsOf(reply[1]))
 		return nil
 	})
-	s.forgetGone(lost)
-	return lost, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range refs {
+		if _, here := raw[r.ID]; !here {
+			delete(s.gone, r.ID)
+		}
+	}
+	return raw, err
 }
 
 // Release gives entries to the pseudo consumers.
@@ -268,7 +272,7 @@ func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
 }
 
 func (s *source) release(ctx context.Context, to string, entries []*lanes.Entry) error {
-	return s.batches(entries, func(batch []*lanes.Entry, _ map[string]*lanes.Entry) error {
+	return batches(entries, func(batch []*lanes.Entry) error {
 		args := make([]any, 3, 3+3*len(batch))
 		args[0], args[1], args[2] = s.group, s.consumer, to
 		for _, e := range batch {
@@ -286,7 +290,7 @@ func (s *source) release(ctx context.Context, to string, entries []*lanes.Entry)
 		case err != nil:
 			return fmt.Errorf("release %d entries of stream %q: %w", len(batch), s.key, err)
 		}
-		s.reportTrimmed(ctx, gone)
+		s.reportTrimmed(ctx, stringsOf(gone))
 		s.forgetGone(batch)
 		return nil
 	})
@@ -306,45 +310,32 @@ func (s *source) Close(ctx context.Context) error {
 }
 
 // args are a script's arguments for pairs of id and count.
-func (s *source) args(batch []*lanes.Entry) []any {
+func (s *source) args(batch []lanes.Ref) []any {
 	args := make([]any, 2, 2+2*len(batch))
 	args[0], args[1] = s.group, s.consumer
-	for _, e := range batch {
-		args = append(args, e.ID, max(e.Stored, 0))
+	for _, r := range batch {
+		args = append(args, r.ID, r.Stored)
 	}
 	return args
 }
 
 // batches calls fn with the entries sorted by id, a script's worth at a time.
-func (s *source) batches(entries []*lanes.Entry, fn func([]*lanes.Entry, map[string]*lanes.Entry) error) error {
-	sorted := slices.SortedFunc(slices.Values(entries), func(a, b *lanes.Entry) int {
-		switch {
-		case a.Pos.Less(b.Pos):
-			return -1
-		case b.Pos.Less(a.Pos):
-			return 1
-		default:
-			return 0
-		}
-	})
+func batches[T interface{ Position() lanes.Pos }](entries []T, fn func([]T) error) error {
+	sorted := slices.SortedFunc(slices.Values(entries), func(a, b T) int { return a.Position().Compare(b.Position()) })
 	for batch := range slices.Chunk(sorted, scriptBatch) {
-		byID := make(map[string]*lanes.Entry, len(batch))
-		for _, e := range batch {
-			byID[e.ID] = e
-		}
-		if err := fn(batch, byID); err != nil {
+		if err := fn(batch); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func pick(byID map[string]*lanes.Entry, ids any) (out []*lanes.Entry) {
+// stringsOf reads a list of ids.
+func stringsOf(ids any) (out []string) {
 	list, _ := ids.([]any)
 	for _, id := range list {
-		name, _ := id.(string)
-		if e := byID[name]; e != nil {
-			out = append(out, e)
+		if s, ok := id.(string); ok {
+			out = append(out, s)
 		}
 	}
 	return out
@@ -368,42 +359,38 @@ func parseEntry(row any) (id string, fields map[string]any) {
 }
 
 // reportTrimmed logs entries that are lost.
-func (s *source) reportTrimmed(ctx context.Context, ids any) {
-	list, _ := ids.([]any)
-	if len(list) == 0 {
+func (s *source) reportTrimmed(ctx context.Context, ids []string) {
+	if len(ids) == 0 {
 		return
 	}
 	s.log.ErrorContext(ctx, "messages lost: someone trimmed them from the stream before they were settled; they are cleared",
-		"messages", len(list), "ids", list[:min(len(list), 20)])
+		"messages", len(ids), "ids", ids[:min(len(ids), 20)])
 }
 
 // markGone notes entries that were trimmed while they run here. Their handlers
 // go on: nobody else can have them.
-func (s *source) markGone(ctx context.Context, ids any) {
-	list, _ := ids.([]any)
-	if len(list) == 0 {
+func (s *source) markGone(ctx context.Context, ids []string) {
+	if len(ids) == 0 {
 		return
 	}
 	s.mu.Lock()
-	for _, id := range list {
-		if name, ok := id.(string); ok {
-			s.gone[name] = struct{}{}
-		}
+	for _, id := range ids {
+		s.gone[id] = struct{}{}
 	}
 	s.mu.Unlock()
-	s.log.ErrorContext(ctx, "someone trimmed messages from the stream while they are handled; a nack can't bring them back",
-		"messages", len(list), "ids", list[:min(len(list), 20)])
+	s.log.ErrorContext(ctx, "someone trimmed messages from the stream while they are held; a nack can't bring them back",
+		"messages", len(ids), "ids", ids[:min(len(ids), 20)])
 }
 
 // present returns the entries that are still in the stream as far as is known.
-func (s *source) present(entries []*lanes.Entry) []*lanes.Entry {
+func (s *source) present(refs []lanes.Ref) []lanes.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.gone) == 0 {
-		return entries
+		return refs
 	}
-	return slices.DeleteFunc(slices.Clone(entries), func(e *lanes.Entry) bool {
-		_, gone := s.gone[e.ID]
+	return slices.DeleteFunc(slices.Clone(refs), func(r lanes.Ref) bool {
+		_, gone := s.gone[r.ID]
 		return gone
 	})
 }

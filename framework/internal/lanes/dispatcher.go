@@ -327,7 +327,7 @@ func (d *dispatcher) signalRoom() {
 
 // takeLoads moves what is due into loading and returns it, with the time at
 // which the next delayed entry is due (zero: none).
-func (d *dispatcher) takeLoads(limit int) (loads []*Entry, next time.Time) {
+func (d *dispatcher) takeLoads(limit int) (loads []*Entry, refs []Ref, next time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.now()
@@ -354,25 +354,28 @@ func (d *dispatcher) takeLoads(limit int) (loads []*Entry, next time.Time) {
 			d.heldN--
 			d.loadingN++
 			loads = append(loads, e)
+			refs = append(refs, e.ref())
 		}
 		l.state = laneLoading
 	}
-	return loads, next
+	return loads, refs, next
 }
 
 // loaded takes back what takeLoads gave. With failed, none was loaded: they are
 // held until retryAt. It returns those that must be released.
-func (d *dispatcher) loaded(entries, lost []*Entry, failed bool, retryAt time.Time) (release []*Entry) {
+func (d *dispatcher) loaded(entries []*Entry, raw map[string]any, failed bool, retryAt time.Time) (release []*Entry) {
 	now := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, e := range lost {
-		e.lost = true
-	}
 	touched := make([]*lane, 0, len(entries))
 	for _, e := range entries {
 		l := e.lane
 		d.loadingN--
+		if !failed {
+			if e.Raw = raw[e.ID]; e.Raw == nil {
+				e.lost = true
+			}
+		}
 		switch {
 		case e.lost:
 			l.unlink(e)
@@ -411,38 +414,54 @@ func (d *dispatcher) loaded(entries, lost []*Entry, failed bool, retryAt time.Ti
 	return release
 }
 
-// stale returns the entries whose lease was not renewed since before. All are
-// stamped as renewed now.
-func (d *dispatcher) stale(before time.Time) []*Entry {
+// stale returns the entries whose lease was not renewed since before, and
+// stamps them as renewed now.
+func (d *dispatcher) stale(before time.Time) []Ref {
 	now := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []*Entry
+	var out []Ref
 	for _, e := range d.table {
 		if e.state != settled && !e.lost && e.renewed.Before(before) {
 			e.renewed = now
-			out = append(out, e)
+			out = append(out, e.ref())
+		}
+	}
+	return out
+}
+
+// refs returns the present state of entries that are still held here.
+func (d *dispatcher) refs(entries []*Entry) []Ref {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]Ref, 0, len(entries))
+	for _, e := range entries {
+		if d.table[e.ID] == e && e.state != settled && !e.lost {
+			out = append(out, e.ref())
 		}
 	}
 	return out
 }
 
 // unrenewed marks entries as still to be renewed, after a failure.
-func (d *dispatcher) unrenewed(entries []*Entry) {
+func (d *dispatcher) unrenewed(refs []Ref) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, e := range entries {
-		e.renewed = time.Time{}
+	for _, r := range refs {
+		if e := d.table[r.ID]; e != nil {
+			e.renewed = time.Time{}
+		}
 	}
 }
 
 // lose forgets entries that this consumer no longer owns and cancels those that
 // run. It returns how many were lost and how many of them ran.
-func (d *dispatcher) lose(entries []*Entry, cause error) (lost, ran int) {
+func (d *dispatcher) lose(ids []string, cause error) (lost, ran int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, e := range entries {
-		if d.table[e.ID] != e || e.lost || e.state == settled {
+	for _, id := range ids {
+		e := d.table[id]
+		if e == nil || e.lost || e.state == settled {
 			continue
 		}
 		lost++
@@ -508,7 +527,7 @@ func (d *dispatcher) drain() (release []*Entry) {
 	return release
 }
 
-// runningEntries cancels every running entry.
+// cancelRunning cancels every running entry and returns how many there are.
 func (d *dispatcher) cancelRunning(cause error) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

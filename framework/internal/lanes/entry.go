@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -14,8 +15,14 @@ type Pos struct{ Hi, Lo uint64 }
 // Less tells whether p comes before q.
 func (p Pos) Less(q Pos) bool { return p.Hi < q.Hi || p.Hi == q.Hi && p.Lo < q.Lo }
 
+// Compare is negative where p comes before q, positive where it comes after.
+func (p Pos) Compare(q Pos) int {
+	return cmp.Or(cmp.Compare(p.Hi, q.Hi), cmp.Compare(p.Lo, q.Lo))
+}
+
 // Entry is one message that this consumer owns at the broker. The exported
-// fields are the adapter's; it sets ID, Pos, Stored and Raw when it fetches one.
+// fields are the adapter's: it sets ID, Pos, Stored and Raw when it fetches one,
+// and reads them when it settles or decodes one.
 type Entry struct {
 	// ID identifies the entry within its subscription.
 	ID string
@@ -43,6 +50,11 @@ type Entry struct {
 	next *Entry
 	own  lane // the lane of an entry without a key
 }
+
+// Position returns e.Pos.
+func (e *Entry) Position() Pos { return e.Pos }
+
+func (e *Entry) ref() Ref { return Ref{ID: e.ID, Pos: e.Pos, Stored: max(e.Stored, 0)} }
 
 type state uint8
 

@@ -56,6 +56,10 @@ type pump struct {
 
 	queue settleQueue
 
+	// storing is held while counts are written, from reading them here to the
+	// broker's answer, so that an older count never overwrites a newer one.
+	storing sync.Mutex
+
 	fetching, workers, hearts, flushing sync.WaitGroup
 	stopHeart, stopFlush                context.CancelFunc
 	flushCtx                            context.Context
@@ -222,9 +226,10 @@ func (p *pump) load(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		loads, next := p.d.takeLoads(256)
+		p.storing.Lock()
+		loads, refs, next := p.d.takeLoads(256)
 		if len(loads) > 0 {
-			lost, err := p.src.Load(ctx, loads)
+			raw, err := p.src.Load(ctx, refs)
 			var retryAt time.Time
 			if err != nil {
 				if failed.first() && ctx.Err() == nil {
@@ -234,10 +239,11 @@ func (p *pump) load(ctx context.Context) {
 			} else {
 				failed.reset()
 			}
-			p.queue.release(p.d.loaded(loads, lost, err != nil, retryAt)...)
-			if ctx.Err() == nil {
-				continue
-			}
+			p.queue.release(p.d.loaded(loads, raw, err != nil, retryAt)...)
+		}
+		p.storing.Unlock()
+		if len(loads) > 0 && ctx.Err() == nil {
+			continue
 		}
 		wait := time.Hour
 		if !next.IsZero() {
@@ -273,15 +279,18 @@ func (p *pump) heartbeat(ctx context.Context) {
 			// settled by then.
 			before = before.Add(-p.cfg.Heartbeat / 2)
 		}
-		entries := p.d.stale(before)
-		if len(entries) == 0 {
-			continue
+		p.storing.Lock()
+		refs := p.d.stale(before)
+		var lost []string
+		var err error
+		if len(refs) > 0 {
+			rctx, cancel := context.WithTimeout(ctx, p.cfg.Heartbeat)
+			lost, err = p.src.Renew(rctx, refs)
+			cancel()
 		}
-		rctx, cancel := context.WithTimeout(ctx, p.cfg.Heartbeat)
-		lost, err := p.src.Renew(rctx, entries)
-		cancel()
+		p.storing.Unlock()
 		if err != nil {
-			p.d.unrenewed(entries)
+			p.d.unrenewed(refs)
 			if failed.first() && ctx.Err() == nil {
 				p.log.ErrorContext(ctx, "renewing leases failed; trying again with backoff", "error", err)
 			}
@@ -294,11 +303,11 @@ func (p *pump) heartbeat(ctx context.Context) {
 }
 
 // lose cancels what this consumer no longer owns.
-func (p *pump) lose(entries []*Entry) {
-	if len(entries) == 0 {
+func (p *pump) lose(ids []string) {
+	if len(ids) == 0 {
 		return
 	}
-	if lost, ran := p.d.lose(entries, broker.ErrLeaseLost); lost > 0 {
+	if lost, ran := p.d.lose(ids, broker.ErrLeaseLost); lost > 0 {
 		p.log.WarnContext(p.base, "lease lost: the broker no longer counts these messages as ours",
 			"messages", lost, "running", ran)
 	}

@@ -69,7 +69,9 @@ func (p *pump) flush() {
 		}
 		if len(recounts) > 0 {
 			p.send("recounts", recounts, func(batch []*Entry) error {
-				lost, err := p.src.Renew(p.flushCtx, batch)
+				p.storing.Lock()
+				defer p.storing.Unlock()
+				lost, err := p.src.Renew(p.flushCtx, p.d.refs(batch))
 				p.lose(lost)
 				return err
 			})

@@ -6,9 +6,20 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
+// Ref names an entry that this consumer holds.
+type Ref struct {
+	ID  string
+	Pos Pos
+	// Stored is the delivery count that the broker should have on record.
+	Stored int
+}
+
+// Position returns r.Pos.
+func (r Ref) Position() Pos { return r.Pos }
+
 // Source is what an adapter brings to one subscription. Fetch and Reclaim are
-// called from one goroutine, each other method from several at once. A method
-// that fails is called again with backoff.
+// called from one goroutine; Renew and Load are never called at the same time;
+// anything else may be. A method that fails is called again with backoff.
 type Source interface {
 	// Fetch returns up to limit new entries, and waits a bounded time for the
 	// first. None is no error. A context that ends need not interrupt it, as
@@ -24,13 +35,13 @@ type Source interface {
 	Malformed(e *Entry) *message.Message
 	// Ack settles entries for good.
 	Ack(ctx context.Context, entries []*Entry) error
-	// Renew extends the lease of entries and writes their Stored count. It
-	// returns those that this consumer no longer owns.
-	Renew(ctx context.Context, entries []*Entry) (lost []*Entry, err error)
-	// Load reads the bodies of held entries into Raw again, writes their Stored
-	// count and extends their lease. It returns those that it can't have: gone,
-	// or another consumer's.
-	Load(ctx context.Context, entries []*Entry) (lost []*Entry, err error)
+	// Renew extends leases and writes counts. It returns the ids that this
+	// consumer no longer owns.
+	Renew(ctx context.Context, refs []Ref) (lost []string, err error)
+	// Load reads the bodies of held entries again, writes their counts and
+	// extends their leases. It returns what becomes their Raw, by id; an entry
+	// without one is gone, or another consumer's.
+	Load(ctx context.Context, refs []Ref) (raw map[string]any, err error)
 	// Release gives entries back, with their Stored count and their Delay, so
 	// that another consumer gets them as soon as the delay is over.
 	Release(ctx context.Context, entries []*Entry) error
