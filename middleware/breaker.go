@@ -100,7 +100,7 @@ func Breaker(cfg BreakerConfig) (message.HandlerMiddleware, error) {
 		Timeout:       cfg.OpenFor,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.Failures) },
 		OnStateChange: b.changed,
-		IsExcluded:    func(err error) bool { return err == errNeutral },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errNeutral) },
 	})
 	return b.middleware, nil
 }

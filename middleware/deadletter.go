@@ -211,6 +211,7 @@ func chainJSON(err error) string {
 	var walk func(error)
 	walk = func(err error) {
 		for err != nil && len(links) < maxChainLinks {
+			//nolint:errorlint // each link of the chain is looked at by itself
 			if _, marker := err.(*disposedError); !marker {
 				link := chainLink{Type: fmt.Sprintf("%T", err), Message: clean(err.Error(), maxErrorBytes/4)}
 				b, _ := json.Marshal(link)
@@ -219,7 +220,7 @@ func chainJSON(err error) string {
 				}
 				links = append(links, link)
 			}
-			switch u := err.(type) {
+			switch u := err.(type) { //nolint:errorlint // as above
 			case interface{ Unwrap() error }:
 				err = u.Unwrap()
 			case interface{ Unwrap() []error }:

@@ -90,6 +90,7 @@ func wait(ctx context.Context, draining <-chan struct{}, d time.Duration) error 
 // not with a cause of its own such as a lost lease.
 func stopped(ctx context.Context) bool {
 	cause := context.Cause(ctx)
+	//nolint:errorlint // a cause of its own may wrap one of these
 	return cause == context.Canceled || cause == context.DeadlineExceeded
 }
 

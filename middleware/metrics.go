@@ -191,6 +191,8 @@ func (m *Metrics) begin(handler string) {
 // endOf names a delivery's end: what an inner layer decided, else what err says.
 func endOf(rec *record, err error, returned bool) outcome {
 	switch {
+	case rec.outcome == outcomeDuplicate && err != nil:
+		// a later attempt, or the commit around it, failed
 	case rec.outcome != "":
 		return rec.outcome
 	case !returned:

@@ -72,6 +72,10 @@ func TestRecoverCutsTheStack(t *testing.T) {
 		require.ErrorAs(t, err, &p)
 		require.LessOrEqual(t, len(p.Stack), want)
 		require.Equal(t, want > 0, p.Stack != "")
+		if p.Stack != "" {
+			last := p.Stack[strings.LastIndexByte(p.Stack, '\n')+1:]
+			require.Regexp(t, `^(\t.*:\d+( \+0x[0-9a-f]+)?|\S.*\(.*\))$`, last, "cut at a whole line")
+		}
 	}
 }
 
