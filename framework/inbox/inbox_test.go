@@ -1,0 +1,316 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/headrace-go/headrace/framework/schema"
+	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework/testenv"
+	"github.com/headrace-go/headrace/middleware"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func eachDialect(t *testing.T, fn func(t *testing.T, db *sql.DB, d sqltx.Dialect)) {
+	for d, open := range map[sqltx.Dialect]func(testing.TB) *sql.DB{sqltx.Postgres: testenv.Postgres, sqltx.SQLite: testenv.SQLite} {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			db := open(t)
+			require.NoError(t, schema.Ensure(t.Context(), db, d, quiet()))
+			fn(t, db, d)
+		})
+	}
+}
+
+// While one transaction holds an event's row, a second waits for it: a
+// duplicate when the first committed, fresh when it rolled back.
+func TestConcurrentDuplicateWaits(t *testing.T) {
+	for _, commit := range []bool{true, false} {
+		t.Run(fmt.Sprintf("commit=%t", commit), func(t *testing.T) {
+			eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+				held, release := make(chan struct{}), make(chan struct{})
+				first := make(chan error, 1)
+				boom := errors.New("no")
+				go func() {
+					first <- sqltx.Run(t.Context(), db, sqltx.Options{Dialect: d}, func(ctx context.Context, tx *sql.Tx) error {
+						fresh, err := Insert(ctx, tx, d, "h", "e", time.Now())
+						if err != nil || !fresh {
+							return fmt.Errorf("fresh %t: %w", fresh, err)
+						}
+						close(held)
+						<-release
+						if !commit {
+							return boom
+						}
+						return nil
+					})
+				}()
+				<-held
+				var over atomic.Bool // set before the first transaction may end
+				type answer struct {
+					fresh, early bool
+					err          error
+				}
+				second := make(chan answer, 1)
+				entered := make(chan struct{})
+				go func() {
+					var a answer
+					var once sync.Once
+					a.err = sqltx.Run(t.Context(), db, sqltx.Options{Dialect: d}, func(ctx context.Context, tx *sql.Tx) (err error) {
+						once.Do(func() { close(entered) })
+						a.fresh, err = Insert(ctx, tx, d, "h", "e", time.Now())
+						a.early = !over.Load()
+						return err
+					})
+					second <- a
+				}()
+				if d == sqltx.Postgres { // SQLite waits already in BEGIN
+					<-entered
+					require.Eventually(t, func() bool {
+						var n int
+						require.NoError(t, db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`).Scan(&n))
+						return n == 1
+					}, 10*time.Second, 5*time.Millisecond, "the second waits for the first")
+				}
+				over.Store(true)
+				close(release)
+				if commit {
+					require.NoError(t, <-first)
+				} else {
+					require.ErrorIs(t, <-first, boom)
+				}
+				a := <-second
+				require.NoError(t, a.err)
+				require.False(t, a.early)
+				require.Equal(t, !commit, a.fresh)
+			})
+		})
+	}
+}
+
+// Of many copies at once, on every isolation level, exactly one runs.
+func TestOneOfManyRuns(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		levels := []sql.IsolationLevel{sql.LevelDefault}
+		if d == sqltx.Postgres {
+			db.SetMaxOpenConns(10)
+			levels = append(levels, sql.LevelRepeatableRead, sql.LevelSerializable)
+		}
+		for _, level := range levels {
+			var ran atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 40 {
+				wg.Go(func() {
+					fresh := false
+					err := sqltx.Run(t.Context(), db, sqltx.Options{Dialect: d, Isolation: level}, func(ctx context.Context, tx *sql.Tx) (err error) {
+						fresh, err = Insert(ctx, tx, d, "h", fmt.Sprint(level, "-", i%4), time.Now())
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+					if fresh {
+						ran.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, int64(4), ran.Load(), level)
+		}
+	})
+}
+
+func TestInsertKeys(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		insert := func(handler, id string) bool {
+			fresh, err := Insert(t.Context(), db, d, handler, id, time.Now())
+			require.NoError(t, err)
+			return fresh
+		}
+		require.True(t, insert("a", "1"))
+		require.False(t, insert("a", "1"))
+		require.True(t, insert("b", "1"), "each handler has its own")
+		require.True(t, insert("a", "1 "), "no trimming")
+		done, err := Handled(t.Context(), db, d, "a", "1")
+		require.NoError(t, err)
+		require.True(t, done)
+		done, err = Handled(t.Context(), db, d, "c", "1")
+		require.NoError(t, err)
+		require.False(t, done)
+		for _, bad := range []string{"", strings.Repeat("x", 256), "a\x00b"} {
+			_, err := Insert(t.Context(), db, d, "a", bad, time.Now())
+			require.Error(t, err)
+			_, err = Insert(t.Context(), db, d, bad, "1", time.Now())
+			require.Error(t, err)
+		}
+		_, err = Insert(t.Context(), db, "oracle", "a", "1", time.Now())
+		require.ErrorContains(t, err, "unknown dialect")
+	})
+}
+
+func TestStoreClaimCommitRelease(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		ctx := t.Context()
+		s, err := NewSQLStore(db, d)
+		require.NoError(t, err)
+		c, err := s.Claim(ctx, "k", time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, middleware.ClaimAcquired, c.State)
+		busy, err := s.Claim(ctx, "k", time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, middleware.ClaimBusy, busy.State)
+		require.InDelta(t, time.Minute, busy.RetryAfter, float64(10*time.Second))
+		require.NoError(t, s.Release(ctx, middleware.Claim{Key: "k", Token: "another's"}))
+		require.ErrorIs(t, s.Commit(ctx, middleware.Claim{Key: "k", Token: "another's"}, time.Hour), middleware.ErrClaimLost)
+		require.NoError(t, s.Release(ctx, c))
+		c, err = s.Claim(ctx, "k", time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, middleware.ClaimAcquired, c.State)
+		require.NoError(t, s.Commit(ctx, c, time.Hour))
+		require.NoError(t, s.Release(ctx, c), "a done key stays done")
+		done, err := s.Claim(ctx, "k", time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, middleware.ClaimDone, done.State)
+
+		_, err = s.Claim(ctx, "", time.Minute)
+		require.Error(t, err)
+		_, err = s.Claim(ctx, "k", 0)
+		require.Error(t, err)
+		require.Error(t, s.Commit(ctx, c, 0))
+		_, err = NewSQLStore(nil, d)
+		require.Error(t, err)
+	})
+}
+
+// A crashed worker's claim frees itself when its lease ends, and the late worker
+// can neither commit nor release the next one's.
+func TestStoreLeaseEnds(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		ctx := t.Context()
+		s, err := NewSQLStore(db, d)
+		require.NoError(t, err)
+		dead, err := s.Claim(ctx, "k", 30*time.Millisecond)
+		require.NoError(t, err)
+		var c middleware.Claim
+		require.Eventually(t, func() bool {
+			c, err = s.Claim(ctx, "k", time.Minute)
+			require.NoError(t, err)
+			return c.State == middleware.ClaimAcquired
+		}, 10*time.Second, 5*time.Millisecond)
+		require.ErrorIs(t, s.Commit(ctx, dead, time.Hour), middleware.ErrClaimLost)
+		require.NoError(t, s.Release(ctx, dead))
+		require.NoError(t, s.Commit(ctx, c, 30*time.Millisecond))
+		require.Eventually(t, func() bool { // the mark ends with its retention
+			c, err = s.Claim(ctx, "k", time.Minute)
+			require.NoError(t, err)
+			return c.State == middleware.ClaimAcquired
+		}, 10*time.Second, 5*time.Millisecond)
+	})
+}
+
+// Two live workers never both hold a key, also when an expired claim is there
+// to be taken by all at once.
+func TestStoreRace(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		db.SetMaxOpenConns(10)
+		s, err := NewSQLStore(db, d)
+		require.NoError(t, err)
+		for round := range 10 {
+			key := fmt.Sprint("k", round)
+			if round%2 == 0 {
+				_, err := db.Exec(`INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, 'dead', FALSE, 1)`, key)
+				require.NoError(t, err)
+			}
+			var acquired atomic.Int64
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					c, err := s.Claim(t.Context(), key, time.Minute)
+					if err != nil {
+						t.Error(err)
+					}
+					if c.State == middleware.ClaimAcquired {
+						acquired.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, int64(1), acquired.Load())
+		}
+	})
+}
+
+// B46: what is past its retention goes, in batches, and nothing else.
+func TestCleaner(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
+		ctx := t.Context()
+		now := time.Now()
+		for i := range 57 {
+			at := now.Add(-48 * time.Hour)
+			if i >= 50 {
+				at = now
+			}
+			_, err := Insert(ctx, db, d, "h", fmt.Sprint(i), at)
+			require.NoError(t, err)
+			_, err = db.Exec(`INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, 't', TRUE, $2)`, fmt.Sprint(i), at.Add(time.Hour).UnixMicro())
+			require.NoError(t, err)
+		}
+		c, err := NewCleaner(CleanerConfig{DB: db, Dialect: d, Retention: 24 * time.Hour, RedeliveryWindow: time.Hour, BatchSize: 10, Logger: quiet()})
+		require.NoError(t, err)
+		res, err := db.Exec(c.q.purgeInbox, c.cfg.Retention.Microseconds(), 10)
+		require.NoError(t, err)
+		n, err := res.RowsAffected()
+		require.NoError(t, err)
+		require.Equal(t, int64(10), n, "one batch, no more")
+		n, err = c.Clean(ctx)
+		require.NoError(t, err)
+		require.Equal(t, int64(90), n)
+		var left int
+		require.NoError(t, db.QueryRow(`SELECT (SELECT count(*) FROM headrace_inbox) + (SELECT count(*) FROM headrace_dedup)`).Scan(&left))
+		require.Equal(t, 14, left)
+	})
+}
+
+func TestCleanerRun(t *testing.T) {
+	t.Parallel()
+	db := testenv.SQLite(t)
+	require.NoError(t, schema.Ensure(t.Context(), db, sqltx.SQLite, quiet()))
+	_, err := Insert(t.Context(), db, sqltx.SQLite, "h", "old", time.Unix(0, 0))
+	require.NoError(t, err)
+	c, err := NewCleaner(CleanerConfig{DB: db, Dialect: sqltx.SQLite, Interval: time.Millisecond, Logger: quiet()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		was, err := Handled(t.Context(), db, sqltx.SQLite, "h", "old")
+		require.NoError(t, err)
+		return !was
+	}, 10*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// B46: a retention within the redelivery window is refused.
+func TestCleanerValidate(t *testing.T) {
+	t.Parallel()
+	_, err := NewCleaner(CleanerConfig{Dialect: sqltx.SQLite, Retention: time.Hour, RedeliveryWindow: time.Hour, BatchSize: -1, Interval: -1})
+	for _, want := range []string{"Retention is 1h0m0s", "DB is nil", "BatchSize", "Interval"} {
+		require.ErrorContains(t, err, want)
+	}
+}
