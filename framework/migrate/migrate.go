@@ -140,6 +140,8 @@ func Up(ctx context.Context, db *sql.DB, d sqltx.Dialect, fsys fs.FS, o Options)
 		return nil
 	case sqltx.IsPermission(err):
 		return fmt.Errorf("migrate: versions %v of %s are not applied and %w: apply them with a role that owns the schema, or grant this one CREATE on it: %w", pending, o.Table, ErrNoDDL, err)
+	case partial != nil:
+		return fmt.Errorf("migrate: apply %s of %s: %w", partial.Failed.Source.Path, o.Table, err)
 	default:
 		return fmt.Errorf("migrate: apply versions %v of %s: %w", pending, o.Table, err)
 	}

@@ -84,7 +84,27 @@ func isConnection(err error) bool {
 		return true
 	}
 	var netErr net.Error
-	return errors.As(err, &netErr)
+	if errors.As(err, &netErr) {
+		return true
+	}
+	_, said := safeToRetry(err)
+	return said
+}
+
+// notSent: the driver found the connection dead before it sent anything.
+func notSent(err error) bool {
+	safe, _ := safeToRetry(err)
+	return safe
+}
+
+// safeToRetry asks the errors of a connection that pgx has lost, which have this
+// method and often no network error within, whether nothing had been sent.
+func safeToRetry(err error) (safe, said bool) {
+	var e interface{ SafeToRetry() bool }
+	if errors.As(err, &e) {
+		return e.SafeToRetry(), true
+	}
+	return false, false
 }
 
 // IsUniqueViolation tells whether err says that a row with the same unique key

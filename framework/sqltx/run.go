@@ -54,7 +54,7 @@ func (o Options) WithDefaults() Options {
 
 // Validate reports every field that can't work, by name, value and remedy.
 func (o Options) Validate() error {
-	errs := []error{o.Dialect.Validate()}
+	errs := []error{o.Dialect.known()}
 	if o.BackoffBase < 0 || o.BackoffCap < o.BackoffBase {
 		errs = append(errs, fmt.Errorf("sqltx: BackoffBase %s and BackoffCap %s: they must be positive and the cap no less than the base", o.BackoffBase, o.BackoffCap))
 	}
@@ -129,7 +129,7 @@ func once(ctx context.Context, db *sql.DB, opts Options, fn func(ctx context.Con
 	if err != nil {
 		// A refused commit names its conflict. Anything else that isn't an answer
 		// of the server leaves the outcome open.
-		if !isConflict(err) && isConnection(err) {
+		if !isConflict(err) && isConnection(err) && !notSent(err) {
 			return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
 		}
 		return fmt.Errorf("commit transaction: %w", err)
