@@ -48,9 +48,36 @@ type Options struct {
 // A target with a method Validate() error is validated at the end, and its
 // Profile always is. Every fault found is in the error, joined.
 func Load(target any, opts Options) error {
-	sch, err := schemaOf(target)
+	src, err := gather(target, opts)
 	if err != nil {
 		return err
+	}
+	if src.faults != nil {
+		return src.faults
+	}
+	if err := src.apply(target); err != nil {
+		return err
+	}
+	return src.schema.validate(target)
+}
+
+// sources are the values of a profile by where they come from, each by its key's
+// path.
+type sources struct {
+	schema            *schema
+	env               string
+	file              string // "" where there is none
+	fromFile, fromEnv map[string]any
+	// faults are all that could not be read.
+	faults error
+}
+
+// gather reads the file and the environment, and fills target with the defaults.
+// What can't be read is in the sources' faults; the error is of the target.
+func gather(target any, opts Options) (*sources, error) {
+	sch, err := schemaOf(target)
+	if err != nil {
+		return nil, err
 	}
 	if opts.Environ == nil {
 		opts.Environ = os.Environ()
@@ -61,20 +88,23 @@ func Load(target any, opts Options) error {
 	def(&opts.Dir, environ[EnvConfigDir])
 
 	sch.setDefaults(target, opts.Env)
+	src := &sources{schema: sch, env: opts.Env}
+	var fileErr, envErr error
+	src.fromFile, src.file, fileErr = readFile(sch, opts)
+	src.fromEnv, envErr = readEnv(sch, environ)
+	src.faults = errors.Join(fileErr, envErr)
+	return src, nil
+}
 
-	fromFile, fileErr := readFile(sch, opts)
-	fromEnv, envErr := readEnv(sch, environ)
-	if err := errors.Join(fileErr, envErr); err != nil {
-		return err
-	}
-
+// apply writes the values to target.
+func (s *sources) apply(target any) error {
 	k := koanf.New(".")
-	for _, values := range []map[string]any{fromFile, fromEnv} {
+	for _, values := range []map[string]any{s.fromFile, s.fromEnv} {
 		if err := k.Load(confmap.Provider(values, "."), nil); err != nil {
-			return fmt.Errorf("config: merge profile %q: %w", opts.Env, err)
+			return fmt.Errorf("config: merge profile %q: %w", s.env, err)
 		}
 	}
-	err = k.UnmarshalWithConf("", target, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+	err := k.UnmarshalWithConf("", target, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result:      target,
 		TagName:     "koanf",
 		ErrorUnused: true,
@@ -83,9 +113,9 @@ func Load(target any, opts Options) error {
 		MatchName:   func(key, field string) bool { return key == field || key == snake(field) },
 	}})
 	if err != nil {
-		return fmt.Errorf("config: read profile %q: %w", opts.Env, err)
+		return fmt.Errorf("config: read profile %q: %w", s.env, err)
 	}
-	return sch.validate(target)
+	return nil
 }
 
 // Key is one configurable value.
@@ -161,18 +191,18 @@ func readEnv(sch *schema, environ map[string]string) (map[string]any, error) {
 	return values, errors.Join(errs...)
 }
 
-func readFile(sch *schema, opts Options) (map[string]any, error) {
+func readFile(sch *schema, opts Options) (values map[string]any, where string, err error) {
 	raw, where, err := profileBytes(opts)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	nested, err := yaml.Parser().Unmarshal(raw)
 	if err != nil {
-		return nil, fmt.Errorf("config: %s is no valid YAML: %w", where, err)
+		return nil, where, fmt.Errorf("config: %s is no valid YAML: %w", where, err)
 	}
-	values := map[string]any{}
+	values = map[string]any{}
 	err = sch.collect(nested, "", where, values)
-	return values, err
+	return values, where, err
 }
 
 // profileBytes returns the profile's file and its name for messages.

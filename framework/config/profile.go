@@ -103,6 +103,10 @@ type Database struct {
 	ConnectTimeout time.Duration `koanf:"connect_timeout"`
 	// BusyTimeout is how long an SQLite statement waits for a lock. Default 5 s.
 	BusyTimeout time.Duration `koanf:"busy_timeout"`
+	// Migrate brings the service's own tables up to date at start. Off, start-up
+	// only checks them: run the program's command "migrate" with a role that may
+	// change the schema. Default false.
+	Migrate bool `koanf:"migrate"`
 }
 
 // Delivery is the policy of every handler that sets none of its own.
@@ -197,6 +201,10 @@ type Trace struct {
 	// comes with a sampling decision keeps it. Default 1.
 	Ratio float64 `koanf:"ratio"`
 }
+
+// Common returns p. Settings that embed a Profile have this method too: it is how
+// framework/program finds what all services read.
+func (p Profile) Common() Profile { return p }
 
 const (
 	defaultHTTPAddr  = "127.0.0.1:8080"

@@ -21,6 +21,7 @@ type schema struct {
 type leaf struct {
 	path string
 	kind kind
+	at   []int // of the field in the target
 }
 
 // shown is a value as an error may print it.
@@ -71,7 +72,7 @@ func (s *schema) walk(t reflect.Type, prefix string, index []int) error {
 			path = prefix + "." + name
 		}
 		if k, ok := kindOf(f.Type); ok {
-			if err := s.add(leaf{path: path, kind: k}); err != nil {
+			if err := s.add(leaf{path: path, kind: k, at: at}); err != nil {
 				return err
 			}
 			continue
