@@ -126,6 +126,7 @@ type App struct {
 	cleaner  *inbox.Cleaner
 
 	handlers []*handler
+	jobs     []*job
 	routes   http.Handler
 	faults   []error
 

@@ -21,6 +21,7 @@ func newMetricsRegistry() *prometheus.Registry {
 type appMetrics struct {
 	lag, pending, oldest, deadLetters *prometheus.GaugeVec
 	statsErrors, malformed            *prometheus.CounterVec
+	jobFailures                       *prometheus.CounterVec
 	httpSeconds                       *prometheus.HistogramVec
 	ready                             prometheus.Gauge
 }
@@ -40,6 +41,9 @@ func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, erro
 		deadLetters: gauge("headrace_dlq_depth", "Messages in the group's dead-letter topic."),
 		statsErrors: counter("headrace_stats_errors_total", "Failed reads of a group's backlog from the broker."),
 		malformed:   counter("headrace_malformed_total", "Broker entries that were no message, sent to the dead letters."),
+		jobFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "headrace_job_failures_total", Help: "Failures of background jobs, each followed by a new start.", ConstLabels: constant,
+		}, []string{"job"}),
 		httpSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "headrace_http_seconds", Help: "Duration of API requests.", ConstLabels: constant,
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
@@ -49,7 +53,7 @@ func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, erro
 		}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.lag, m.pending, m.oldest, m.deadLetters, m.statsErrors, m.malformed, m.httpSeconds, m.ready} {
+	for _, c := range []prometheus.Collector{m.lag, m.pending, m.oldest, m.deadLetters, m.statsErrors, m.malformed, m.jobFailures, m.httpSeconds, m.ready} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

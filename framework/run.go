@@ -110,6 +110,7 @@ type run struct {
 
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
+	jobs           *jobs
 }
 
 // fail reports that a part ended by itself. The first report counts.
@@ -151,6 +152,7 @@ func (r *run) start(ctx, work context.Context) error {
 		}
 	}
 	r.startBackground(work)
+	r.jobs = a.startJobs(work)
 	if err := context.Cause(ctx); err != nil {
 		return nil // asked to stop while starting: the drain does it
 	}
@@ -309,18 +311,20 @@ func (r *run) drain(work context.Context, stopWork context.CancelFunc) error {
 	return err
 }
 
-// stopIntake closes the API and the subscriptions and waits for what runs.
+// stopIntake closes the API and the subscriptions, cancels the jobs and waits for
+// what runs.
 func (r *run) stopIntake(work context.Context, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(work, deadline)
 	defer cancel()
 	var wg sync.WaitGroup
-	var apiErr, routerErr error
+	var apiErr, routerErr, jobsErr error
 	wg.Go(func() { apiErr = r.api.shutdown(ctx) })
+	wg.Go(func() { jobsErr = r.jobs.stop(ctx) })
 	if r.router != nil {
 		wg.Go(func() { routerErr = r.closeRouter(deadline) })
 	}
 	wg.Wait()
-	return errors.Join(apiErr, routerErr)
+	return errors.Join(apiErr, routerErr, jobsErr)
 }
 
 func (r *run) closeRouter(deadline time.Time) error {
