@@ -208,6 +208,9 @@ type Features struct {
 	MaxMetadataEntries int
 	// DeliveryCount: the count survives a crash of the consumer.
 	DeliveryCount bool
+	// CountsReleases: a message that a draining consumer gave back counts as
+	// delivered all the same, so MaxDeliveries needs a margin.
+	CountsReleases bool
 	// CompetingConsumers: members of one group share the messages.
 	CompetingConsumers bool
 	// ReplayForNewGroup: a new group receives what was published before it.

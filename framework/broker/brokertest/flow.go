@@ -19,7 +19,7 @@ import (
 
 func testPublishAndReceive(t *testing.T, e env) {
 	topic, group := unique("receive"), unique("g")
-	ch, _ := e.subscribe(t, topic, broker.SubscriberConfig{Group: group})
+	ch, _ := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Concurrency: 1})
 	sent := message.NewMessage("id-1", []byte("{\"a\":1,\"b\":\"\x00\xff<&>\"}"))
 	sent.Metadata.Set("plain", "x")
 	sent.Metadata.Set("empty", "")

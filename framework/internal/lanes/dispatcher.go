@@ -270,6 +270,38 @@ func (d *dispatcher) hold(e *Entry, due time.Time, uncounted bool) (kept, droppe
 	return true, false
 }
 
+// giveBack settles a running entry and those of its key that wait behind it: all
+// are to be released, in this order, unless their lease is gone. None of a lane
+// that runs is being loaded.
+func (d *dispatcher) giveBack(e *Entry) (release []*Entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	settle := func(e *Entry) {
+		e.state = settled
+		e.Raw, e.msg, e.err = nil, nil, nil
+		if e.lost {
+			delete(d.table, e.ID)
+			return
+		}
+		release = append(release, e)
+	}
+	settle(e)
+	if l := e.lane; !d.draining {
+		for next := l.pop(); next != nil; next = l.pop() {
+			switch next.state {
+			case waiting:
+				d.waitingN--
+				next.Stored--
+			case held:
+				d.heldN--
+			}
+			settle(next)
+		}
+	}
+	d.leave(e)
+	return release
+}
+
 // unbegun takes back an entry that no handler has received, to be released.
 func (d *dispatcher) unbegun(e *Entry) (release bool) {
 	d.mu.Lock()

@@ -37,6 +37,11 @@ type Config struct {
 	ReclaimEvery time.Duration
 	// Heartbeat is how often leases are renewed. 0: the broker has no leases.
 	Heartbeat time.Duration
+	// BrokerCounts says that the broker counts deliveries itself, each time it
+	// hands an entry out. A nack that counts then gives the entry back to it at
+	// once, with its delay, and the later ones of the key that are here with it;
+	// they come again through Fetch. A nack that does not count is held here.
+	BrokerCounts bool
 	// DeadLetters publishes malformed entries where OnMalformed is nil.
 	DeadLetters broker.Publisher
 }

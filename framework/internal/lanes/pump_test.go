@@ -640,3 +640,97 @@ func TestBusyKeyLeavesRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestLostEntriesLeaveTheirLane: an entry whose lease is lost while it waits is
+// never handed out, and its key goes on without it.
+func TestLostEntriesLeaveTheirLane_B16(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		cfg := config(1, 20)
+		cfg.Order, cfg.NackDelay = true, time.Hour
+		p := start(t, f, cfg)
+		for i := 1; i <= 6; i++ {
+			f.put(f.entry(i, "k"))
+		}
+		lose := func(id string) {
+			f.mu.Lock()
+			f.gone[id] = true
+			f.mu.Unlock()
+			time.Sleep(3 * time.Second)
+			require.False(t, p.d.mine(id))
+		}
+		first := recv(t, p)
+		lose("e0003") // in the middle
+		lose("e0006") // at the end
+		first.Ack()
+		second := recv(t, p)
+		require.Equal(t, "e0002", second.UUID)
+		second.Nack() // for an hour, in front of the others
+		synctest.Wait()
+		begin := time.Now()
+		lose("e0002")
+		for _, want := range []string{"e0004", "e0005"} {
+			m := recv(t, p)
+			require.Equal(t, want, m.UUID)
+			m.Ack()
+		}
+		require.Less(t, time.Since(begin), time.Minute, "the key does not wait for what is lost")
+		f.put(f.entry(7, "k"))
+		m := recv(t, p)
+		require.Equal(t, "e0007", m.UUID)
+		m.Ack()
+	})
+}
+
+// TestTheSameEntryTwice: a server that lost its last second may hand out again
+// what is in hand here.
+func TestTheSameEntryTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		p := start(t, f, config(2, 4))
+		f.put(f.entry(1, ""))
+		m := recv(t, p)
+		f.put(f.entry(1, ""), f.entry(2, ""))
+		next := recv(t, p)
+		require.Equal(t, "e0002", next.UUID)
+		m.Ack()
+		next.Ack()
+		synctest.Wait()
+		require.Equal(t, []string{"e0001", "e0002"}, f.ackedIDs())
+	})
+}
+
+// TestSubscriberCloses: a Close that comes while Subscribe is joining drains what
+// it joined; later Subscribes are refused.
+func TestSubscriberCloses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		joining, join := make(chan struct{}), make(chan struct{})
+		s := NewSubscriber(config(1, 1), func(context.Context, string) error { return nil },
+			func(context.Context, Config) (Source, error) {
+				close(joining)
+				<-join
+				return newFake(), nil
+			})
+		require.NoError(t, s.SubscribeInitialize("t"))
+		closed := make(chan struct{})
+		go func() {
+			<-joining
+			go func() {
+				_ = s.Close()
+				close(closed)
+			}()
+			time.Sleep(time.Second)
+			close(join)
+		}()
+		ch, err := s.Subscribe(context.Background(), "t")
+		require.NoError(t, err)
+		_, open := <-ch
+		require.False(t, open)
+		<-closed
+		_, err = s.Subscribe(context.Background(), "t")
+		require.ErrorIs(t, err, broker.ErrClosed)
+	})
+}

@@ -88,8 +88,14 @@ func (p *pump) nack(e *Entry, delivery *middleware.Delivery) {
 	p.back(e, delay, delivery.Released(), set)
 }
 
-// back holds e until its delay is over, or releases it while draining.
+// back holds e until its delay is over, or releases it: while draining, and
+// where the broker has to count it.
 func (p *pump) back(e *Entry, delay time.Duration, uncounted, asked bool) {
+	if p.cfg.BrokerCounts && !uncounted {
+		e.Delay = delay
+		p.queue.release(p.d.giveBack(e)...)
+		return
+	}
 	kept, dropped := p.d.hold(e, time.Now().Add(delay), uncounted)
 	switch {
 	case dropped:
