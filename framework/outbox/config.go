@@ -58,7 +58,10 @@ type RelayConfig struct {
 	// broker that takes nothing. Default 30 s.
 	OutageCap time.Duration
 	// MaxAttempts is how often a row may fail, while the broker takes others,
-	// until it is parked. Default 10. Negative: it is never parked for that.
+	// until it is parked. Default 10. Negative: it is never parked for that. A
+	// failure counts when the broker has taken another message since the row's
+	// last one, so an outage parks nothing, and a bad row that is all alone is
+	// tried on until there is traffic again.
 	MaxAttempts int
 	// StrictOrder parks the later rows of a parked row's ordering key too, until
 	// an operator retries or discards it, and publishes the rows of a key one by
