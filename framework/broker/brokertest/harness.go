@@ -78,6 +78,7 @@ func Run(t *testing.T, h Harness) {
 		{"BusyKeyBlocksNoOther", f.OrderPerKey, testBusyKey},
 		{"BacklogStaysOutside", true, testBacklog},
 		{"Drain_B08", true, testDrain},
+		{"RouterDrain_B08", true, testRouterDrain},
 		{"DrainDeadline", true, testDrainDeadline},
 		{"CancelDrains", true, testCancel},
 		{"Close_B14", true, testClose},

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -53,6 +54,50 @@ func testDrain(t *testing.T, e env) {
 	closed(t, ch)
 	require.GreaterOrEqual(t, (<-closedAt).Sub(begun), time.Second)
 	e.settles(t, topic, group)
+}
+
+// testRouterDrain: a stock router is stopped while a handler runs for another
+// second. The handler keeps its context, its message is acked, and nothing runs
+// again after a restart.
+func testRouterDrain(t *testing.T, e env) {
+	topic, group := unique("router"), unique("g")
+	e.publish(t, topic, msgs(1, nil))
+	type call struct {
+		id  string
+		err error // of the context, at the end
+	}
+	calls := make(chan call, 10)
+	run := func(started chan<- struct{}, work time.Duration) (stop func()) {
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddConsumerHandler("h", topic, e.subscriber(t, e.b, broker.SubscriberConfig{Group: group}),
+			func(m *message.Message) error {
+				started <- struct{}{}
+				<-time.After(work)
+				calls <- call{m.UUID, m.Context().Err()}
+				return nil
+			})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- router.Run(ctx) }()
+		<-router.Running()
+		return func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}
+	}
+	started := make(chan struct{}, 10)
+	stop := run(started, time.Second)
+	<-started
+	stop()
+	require.Equal(t, call{"m00000", nil}, <-calls)
+	e.settles(t, topic, group)
+
+	stop = run(started, 0)
+	e.publish(t, topic, []*message.Message{message.NewMessage("later", nil)})
+	require.Equal(t, call{"later", nil}, <-calls, "what was handled before the restart does not run again")
+	stop()
+	require.Empty(t, calls)
 }
 
 // testDrainDeadline: a handler that ends at the deadline's cancellation gives its
@@ -159,8 +204,8 @@ func testLongHandler(t *testing.T, e env) {
 	receiveNone(t, other, 50*time.Millisecond)
 }
 
-// testTwoReplicas: concurrency 1, two replicas, 20 messages, each handled longer
-// than... the whole run is longer than the lease: each runs once.
+// testTwoReplicas: concurrency 1, two replicas, 20 messages that take longer than
+// the lease together: each runs once.
 func testTwoReplicas(t *testing.T, e env) {
 	topic, group := unique("replicas"), unique("g")
 	const total = 20

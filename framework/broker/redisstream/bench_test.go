@@ -172,3 +172,27 @@ func BenchmarkConsume(b *testing.B) {
 		b.StartTimer()
 	})
 }
+
+// BenchmarkLatency is from Publish to the handler's hands and back, one message
+// at a time on an idle subscription.
+func BenchmarkLatency(b *testing.B) {
+	server := testenv.Redis(b)
+	ctx := context.Background()
+	ours := open(b, redisstream.Config{URL: server.URL()})
+	sub, err := ours.Subscriber(broker.SubscriberConfig{Group: "g", Logger: quiet})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = sub.Close() })
+	ch, err := sub.Subscribe(ctx, "topic")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	for range b.N {
+		if err := ours.Publisher().PublishBatch(ctx, "topic", benchMessages(1, 0)); err != nil {
+			b.Fatal(err)
+		}
+		(<-ch).Ack()
+	}
+}

@@ -2,6 +2,7 @@ package redisstream_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,4 +34,37 @@ func TestEmbedded(t *testing.T) {
 			},
 		}
 	}})
+}
+
+// TestClusterClient: the client may be a cluster's; the read then ends by itself
+// after BlockTime.
+func TestClusterClient(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
+	t.Cleanup(func() { _ = c.Close() })
+	b := open(t, redisstream.Config{Client: c, BlockTime: 50 * time.Millisecond, ClaimInterval: 50 * time.Millisecond})
+	publish(t, b, "topic", "a", "b", "c")
+	ch, sub := subscribe(t, b, "topic", broker.SubscriberConfig{Concurrency: 1, NackDelay: -1})
+	first := receive(t, ch)
+	first.Nack()
+	seen := []string{first.UUID}
+	m := receive(t, ch)
+	require.NoError(t, m.Context().Err())
+	m.Ack()
+	seen = append(seen, m.UUID)
+	require.NoError(t, sub.Close())
+	next, _ := subscribe(t, b, "topic", broker.SubscriberConfig{})
+	for range 2 {
+		m := receive(t, next)
+		seen = append(seen, m.UUID)
+		m.Ack()
+	}
+	slices.Sort(seen)
+	require.Equal(t, []string{"a", "b", "c"}, slices.Compact(seen))
+	eventually(t, func() bool {
+		stats, err := b.Admin().Stats(context.Background(), broker.Subscription{Topic: "topic", Group: "g"})
+		return err == nil && stats == broker.Stats{}
+	}, "settled")
+	require.NoError(t, c.Ping(context.Background()).Err())
 }

@@ -333,13 +333,6 @@ func (d *dispatcher) awaitRoom() (int, bool) {
 	}
 }
 
-// space is how many entries fit, batch or not.
-func (d *dispatcher) space() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return max(d.maxInFlight-d.resident()-d.loads.n, 0)
-}
-
 func (d *dispatcher) roomLocked() int {
 	free := d.maxInFlight - d.resident() - d.loads.n
 	if free <= 0 || d.heldN >= d.maxHeld || len(d.acks) > 4*d.maxInFlight+1000 {

@@ -177,12 +177,12 @@ func (p *pump) fetch(ctx context.Context) {
 		var err error
 		if time.Since(reclaimed) >= p.cfg.ReclaimEvery {
 			entries, err = p.src.Reclaim(ctx, limit, p.d.mine)
-			if err == nil && len(entries) < limit {
-				reclaimed = time.Now() // a full batch: there may be more
-			}
 			p.take(entries)
-			if limit = min(limit, p.d.space()); err == nil && limit == 0 {
-				continue
+			if len(entries) > 0 {
+				continue // there may be more, and they are older than what is new
+			}
+			if err == nil {
+				reclaimed = time.Now()
 			}
 		}
 		if err == nil {
