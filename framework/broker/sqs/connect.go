@@ -1,0 +1,123 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+)
+
+const (
+	// emulatorRegion is the region on a loopback endpoint where none is set.
+	emulatorRegion = "us-east-1"
+	// idleConns is how many connections are kept for the next request.
+	idleConns = 256
+)
+
+// connect makes the clients that were not handed in.
+func (b *Broker) connect(ctx context.Context) error {
+	cfg, err := loadAWS(ctx, b.cfg)
+	if err != nil {
+		return err
+	}
+	if b.sqs == nil {
+		b.sqs = sqs.NewFromConfig(cfg)
+	}
+	if b.sns == nil && b.cfg.Mode == ModeSNS {
+		b.sns = sns.NewFromConfig(cfg)
+	}
+	return nil
+}
+
+func loadAWS(ctx context.Context, c Config) (aws.Config, error) {
+	var opts []func(*config.LoadOptions) error
+	if c.Region != "" {
+		opts = append(opts, config.WithRegion(c.Region))
+	}
+	if c.Endpoint != "" {
+		opts = append(opts, config.WithBaseEndpoint(c.Endpoint))
+	}
+	local := loopback(c.Endpoint)
+	if local {
+		env, err := config.NewEnvConfig()
+		if err == nil && !env.Credentials.HasKeys() && env.SharedConfigProfile == "" {
+			opts = append(opts, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("headrace", "headrace", "")))
+		}
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, opts...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("sqs: load the AWS configuration: %w", err)
+	}
+	if cfg.Region == "" && local {
+		cfg.Region = emulatorRegion
+	}
+	if cfg.Region == "" {
+		return aws.Config{}, errors.New("sqs: Region is empty and the environment names none: set it, such as \"eu-central-1\", or AWS_REGION")
+	}
+	// The SDK keeps few idle connections: parallel sends would open new ones all
+	// the time. Its own client carries what the environment says (a CA bundle).
+	client, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	if !ok && cfg.HTTPClient == nil {
+		client = awshttp.NewBuildableClient()
+	}
+	if client != nil {
+		cfg.HTTPClient = client.WithTransportOptions(func(t *http.Transport) {
+			t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConns, idleConns
+		})
+	}
+	return cfg, nil
+}
+
+// loopback tells whether the endpoint is on this machine.
+func loopback(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	if err != nil || endpoint == "" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// code is the service's error code, or "".
+func code(err error) string {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode()
+	}
+	return ""
+}
+
+// noQueue tells that the queue does not exist.
+func noQueue(err error) bool {
+	var gone *types.QueueDoesNotExist
+	if errors.As(err, &gone) {
+		return true
+	}
+	switch code(err) {
+	case "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist":
+		return true
+	}
+	return false
+}
+
+// hopeless tells that an entry will be refused however often it is sent.
+func hopeless(code string) bool {
+	switch code {
+	case "InvalidMessageContents", "InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid",
+		"MissingParameter", "InvalidAttributeName", "InvalidAttributeValue", "BatchRequestTooLong",
+		"AWS.SimpleQueueService.BatchRequestTooLong", "ValidationError":
+		return true
+	}
+	return false
+}
