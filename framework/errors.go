@@ -14,7 +14,9 @@ type Code string
 
 // The codes of an Error.
 const (
-	// CodeInvalid: the request breaks a rule that it can be told.
+	// CodeMalformed: the request can't be read.
+	CodeMalformed Code = "malformed"
+	// CodeInvalid: the request was read, and breaks a rule that it can be told.
 	CodeInvalid Code = "invalid"
 	// CodeUnauthenticated: the caller did not say who it is.
 	CodeUnauthenticated Code = "unauthenticated"
@@ -29,6 +31,10 @@ const (
 	CodeUnprocessable Code = "unprocessable"
 	// CodeTooLarge: the request is larger than allowed.
 	CodeTooLarge Code = "too_large"
+	// CodeUnsupportedMedia: the request's body has a type that is not taken.
+	CodeUnsupportedMedia Code = "unsupported_media_type"
+	// CodeMethodNotAllowed: the address does not take the request's method.
+	CodeMethodNotAllowed Code = "method_not_allowed"
 	// CodeRateLimited: too many requests; try again later.
 	CodeRateLimited Code = "rate_limited"
 	// CodeUnavailable: a dependency does not answer; try again later.

@@ -85,7 +85,9 @@ func Example() {
 	<-app.Ready()
 	for _, body := range []string{`{"room":"7"}`, `{"rom":"7"}`} {
 		answer := httptest.NewRecorder()
-		app.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/bookings", strings.NewReader(body)))
+		request := httptest.NewRequest(http.MethodPost, "/bookings", strings.NewReader(body))
+		request.Header.Set("Content-Type", "application/json")
+		app.Handler().ServeHTTP(answer, request)
 		fmt.Println(answer.Code, answer.Header().Get("Content-Type"))
 	}
 	<-done
@@ -93,7 +95,7 @@ func Example() {
 	fmt.Println("drained:", <-ran)
 	// Unordered output:
 	// 202 application/json
-	// 400 application/problem+json
+	// 422 application/problem+json
 	// a key for room 7
 	// drained: <nil>
 }

@@ -24,6 +24,9 @@ func do(t *testing.T, method, url, body string, header map[string]string) (*http
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	require.NoError(t, err)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
@@ -141,15 +144,15 @@ func TestRequestsAreGuarded(t *testing.T) {
 		body   string
 		status int
 	}{
-		"unknown field": {`{"name":"a","colour":"red"}`, 400}, "wrong type": {`{"name":7}`, 400}, "two values": {`{} {}`, 400},
-		"empty": {``, 400}, "cut off": {`{"name":`, 400}, "too large": {`{"name":"` + strings.Repeat("a", 100) + `"}`, 413},
+		"unknown field": {`{"name":"a","colour":"red"}`, 422}, "wrong type": {`{"name":7}`, 422}, "two values": {`{} {}`, 400},
+		"empty": {``, 415}, "cut off": {`{"name":`, 400}, "too large": {`{"name":"` + strings.Repeat("a", 100) + `"}`, 413},
 	} {
 		res, body = do(t, http.MethodPost, base+"/things/1", bad.body, nil)
 		require.Equal(t, bad.status, res.StatusCode, "%s: %s", name, body)
 		require.NotEmpty(t, problem(body)["detail"], name)
 	}
 	res, _ = do(t, http.MethodPost, base+"/things/1", `<a/>`, map[string]string{"Content-Type": "text/xml"})
-	require.Equal(t, http.StatusBadRequest, res.StatusCode)
+	require.Equal(t, http.StatusUnsupportedMediaType, res.StatusCode)
 
 	for _, id := range []string{"", "has blank", strings.Repeat("x", 200), "a\"b"} {
 		res, _ = do(t, http.MethodGet, base+"/missing", "", map[string]string{"X-Correlation-ID": id})

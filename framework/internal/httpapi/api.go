@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -67,18 +68,52 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set(CorrelationHeader, id)
 	ctx := middleware.WithCorrelation(r.Context(), middleware.Correlation{CorrelationID: id})
-	r = r.WithContext(h.cfg.Context(ctx))
+	noted := &route{}
+	outer := r
+	r = r.WithContext(context.WithValue(h.cfg.Context(ctx), routeKey{}, noted))
 	if r.Body != nil {
 		r.Body = http.MaxBytesReader(w, r.Body, h.cfg.MaxBodyBytes)
 	}
 	rec := &recorder{ResponseWriter: w}
-	defer h.finish(rec, r, id, start)
+	defer func() {
+		p := recover()
+		if pattern := noted.get(); pattern != "" {
+			r.Pattern = pattern
+		}
+		outer.Pattern = r.Pattern // for the span's name
+		h.finish(rec, r, id, start, p)
+	}()
 	h.next.ServeHTTP(rec, r)
 }
 
-// finish turns a panic into a 500, and logs and measures the request.
-func (h *handler) finish(rec *recorder, r *http.Request, id string, start time.Time) {
-	p := recover()
+type routeKey struct{}
+
+// route is where a router notes its pattern.
+type route struct {
+	mu      sync.Mutex
+	pattern string
+}
+
+func (r *route) get() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pattern
+}
+
+// SetRoute notes the pattern of the route that served the request of ctx. An
+// empty pattern, and a context of no request, change nothing.
+func SetRoute(ctx context.Context, pattern string) {
+	noted, ok := ctx.Value(routeKey{}).(*route)
+	if !ok || pattern == "" {
+		return
+	}
+	noted.mu.Lock()
+	defer noted.mu.Unlock()
+	noted.pattern = pattern
+}
+
+// finish turns a panic, p, into a 500, and logs and measures the request.
+func (h *handler) finish(rec *recorder, r *http.Request, id string, start time.Time, p any) {
 	if p != nil {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(p) // the server's own way to break a connection off

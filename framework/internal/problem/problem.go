@@ -24,6 +24,18 @@ type Problem struct {
 	Code string `json:"code,omitempty"`
 	// CorrelationID lets the caller name the request.
 	CorrelationID string `json:"correlation_id,omitempty"`
+	// Errors name the values that can't be used.
+	Errors []FieldError `json:"errors,omitempty"`
+}
+
+// FieldError is one value of a request that can't be used.
+type FieldError struct {
+	// Field is the value's path as the caller wrote it: "lines[0].quantity".
+	Field string `json:"field"`
+	// Code is stable and for programs: "required".
+	Code string `json:"code"`
+	// Message is for people. It never repeats the value.
+	Message string `json:"message"`
 }
 
 // Write sends p; an empty Type and Title follow from the status.
