@@ -21,6 +21,11 @@ type Harness struct {
 	// Backlog is how many messages the test of a large backlog publishes.
 	// Default 100,000, or 5,000 with -short.
 	Backlog int
+	// Unordered says that messages without a key come in any order, even to one
+	// worker.
+	Unordered bool
+	// NoAge says that the broker tells no age of a backlog that nobody consumes.
+	NoAge bool
 }
 
 // Storage is one empty broker.
@@ -39,7 +44,11 @@ type Storage struct {
 	PutMalformed func(t testing.TB, topic string, raw []byte)
 	// Stock returns the stock Watermill publisher and subscriber on this
 	// storage, closed by t.Cleanup. Nil: there is none that shares storage.
+	// Where a group gets only what is published after it was made, the publisher
+	// serves the groups that are there.
 	Stock func(t testing.TB, group string) (message.Publisher, message.Subscriber)
+	// StockNeedsPayload says that stock can't carry an empty payload.
+	StockNeedsPayload bool
 }
 
 // Run runs the whole suite against one storage, and what must stop its broker
@@ -58,7 +67,7 @@ func Run(t *testing.T, h Harness) {
 	f := s.Open(t).Features()
 	t.Run("Universal", func(t *testing.T) {
 		t.Parallel()
-		universal(t, s)
+		universal(t, s, !h.Unordered)
 	})
 	cases := []struct {
 		name string
@@ -112,7 +121,7 @@ func Run(t *testing.T, h Harness) {
 }
 
 // universal runs Watermill's own suite.
-func universal(t *testing.T, s *Storage) {
+func universal(t *testing.T, s *Storage, ordered bool) {
 	open := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		b := s.Open(t)
 		sub, err := b.Subscriber(broker.SubscriberConfig{
@@ -127,8 +136,8 @@ func universal(t *testing.T, s *Storage) {
 	}
 	tests.TestPubSub(t, tests.Features{
 		ConsumerGroups:                      true,
-		GuaranteedOrder:                     true,
-		GuaranteedOrderWithSingleSubscriber: true,
+		GuaranteedOrder:                     ordered,
+		GuaranteedOrderWithSingleSubscriber: ordered,
 		Persistent:                          true,
 	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return open(t, "universal") }, open)
 }

@@ -19,6 +19,7 @@ func testDrain(t *testing.T, e env) {
 	topic, group := unique("drain"), unique("g")
 	const running, total = 2, 12
 	sent := msgs(total, nil)
+	e.prepare(t, topic, group)
 	e.publish(t, topic, sent)
 	ch, sub := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Concurrency: running, MaxInFlight: total})
 	var held []*message.Message
@@ -38,7 +39,7 @@ func testDrain(t *testing.T, e env) {
 	seen := uuids(held)
 	for range total - running {
 		m := receive(t, other)
-		require.Equal(t, 1, count(m), "released before it was begun")
+		e.uncounted(t, m, "released before it was begun")
 		seen = append(seen, m.UUID)
 		m.Ack()
 	}
@@ -61,6 +62,7 @@ func testDrain(t *testing.T, e env) {
 // again after a restart.
 func testRouterDrain(t *testing.T, e env) {
 	topic, group := unique("router"), unique("g")
+	e.prepare(t, topic, group)
 	e.publish(t, topic, msgs(1, nil))
 	type call struct {
 		id  string
@@ -104,6 +106,7 @@ func testRouterDrain(t *testing.T, e env) {
 // message back, and one that ignores it does not stop Close.
 func testDrainDeadline(t *testing.T, e env) {
 	topic, group := unique("deadline"), unique("g")
+	e.prepare(t, topic, group)
 	e.publish(t, topic, msgs(2, nil))
 	ch, sub := e.subscribe(t, topic, broker.SubscriberConfig{
 		Group: group, Concurrency: 2, Lease: broker.MinLease, DrainTimeout: 200 * time.Millisecond,
@@ -132,6 +135,10 @@ func testDrainDeadline(t *testing.T, e env) {
 		counts[m.UUID] = count(m)
 		m.Ack()
 	}
+	if e.b.Features().CountsReleases {
+		require.LessOrEqual(t, counts[polite.UUID], 2)
+		counts[polite.UUID] = 1
+	}
 	require.Equal(t, map[string]int{polite.UUID: 1, stubborn.UUID: 2}, counts)
 	e.settles(t, topic, group)
 }
@@ -157,7 +164,7 @@ func testCancel(t *testing.T, e env) {
 	require.NoError(t, err)
 	rest := receive(t, again)
 	require.NotEqual(t, m.UUID, rest.UUID)
-	require.Equal(t, 1, count(rest))
+	e.uncounted(t, rest, "released before it was begun")
 	rest.Ack()
 	e.settles(t, topic, group)
 }
@@ -210,6 +217,7 @@ func testTwoReplicas(t *testing.T, e env) {
 	topic, group := unique("replicas"), unique("g")
 	const total = 20
 	sent := msgs(total, nil)
+	e.prepare(t, topic, group)
 	e.publish(t, topic, sent)
 	cfg := broker.SubscriberConfig{Group: group, Concurrency: 1, Lease: broker.MinLease}
 	got := make(chan string, 2*total)
