@@ -36,6 +36,8 @@ import (
 	_ "github.com/prometheus/client_golang/prometheus/testutil"
 	_ "github.com/compose-spec/compose-go/v2/cli"
 	_ "go.uber.org/goleak"
+	_ "github.com/getkin/kin-openapi/openapi3filter"
+	_ "github.com/getkin/kin-openapi/routers/gorillamux"
 	_ "github.com/sony/gobreaker/v2"
 	_ "golang.org/x/time/rate"
 	_ "golang.org/x/sync/errgroup"
