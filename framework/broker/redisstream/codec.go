@@ -9,7 +9,6 @@ import (
 
 	stock "github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/vmihailenco/msgpack"
 
 	"github.com/headrace-go/headrace/framework/internal/lanes"
 )
@@ -44,23 +43,11 @@ func rawMessage(id string, fields map[string]any) *message.Message {
 		payload = b
 	}
 	msg := message.NewMessage(id, payload)
-	if md, ok := fields[fieldMetadata].(string); ok && md != "" {
-		if decoded, err := decodeMetadata(md); err == nil {
-			msg.Metadata = decoded
-		}
+	// The metadata may be whole where something else is missing.
+	if read, err := decode(map[string]any{fieldUUID: id, fieldMetadata: fields[fieldMetadata]}); err == nil {
+		msg.Metadata = read.Metadata
 	}
 	return msg
-}
-
-func decodeMetadata(md string) (out message.Metadata, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("unmarshal panicked: %v", r)
-		}
-	}()
-	out = make(message.Metadata)
-	err = msgpack.Unmarshal([]byte(md), &out)
-	return out, err
 }
 
 // parseID splits a stream id into the milliseconds and the sequence number.
