@@ -52,8 +52,9 @@ type Config struct {
 	Metrics *prometheus.Registry
 	// Tracer makes spans. Default: otel's global provider.
 	Tracer trace.TracerProvider
-	// OutboxWaker tells the relay of rows that other processes wrote. Default:
-	// none; the relay polls.
+	// OutboxWaker tells the relay of rows that other processes wrote. One that is
+	// an OutboxNotifier too tells the others of this one's. Default: none; the
+	// relay polls for rows that are not its own process's.
 	OutboxWaker outbox.Waker
 	// Middleware is the team's own, outermost first. It runs in each attempt,
 	// around the dedup and the handler.
@@ -63,6 +64,15 @@ type Config struct {
 	DedupStore middleware.DedupStore
 	// Clock defaults to time.Now.
 	Clock func() time.Time
+}
+
+// OutboxNotifier tells other processes' relays of committed rows, as
+// pgnotify.Notifier does.
+type OutboxNotifier interface {
+	// Notify has the others told soon. It never blocks.
+	Notify()
+	// Run tells until ctx ends.
+	Run(ctx context.Context) error
 }
 
 // WithDefaults returns c with its defaults filled in.

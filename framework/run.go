@@ -191,6 +191,7 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	if len(a.handlers) == 0 {
 		return nil
 	}
+	a.warnOfOrder(ctx)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: a.handlerBudget()}, logging.Watermill(a.logger))
 	if err != nil {
 		return fmt.Errorf("framework: make the router: %w", err)
@@ -228,6 +229,20 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	return nil
 }
 
+// warnOfOrder tells where order is asked for and holds within a process only.
+func (a *App) warnOfOrder(ctx context.Context) {
+	f := a.cfg.Broker.Features()
+	if f.OrderAcrossReplicas || !f.Durable { // a broker that ends with the process has no replicas
+		return
+	}
+	for _, h := range a.handlers {
+		if h.policy.order {
+			a.logger.WarnContext(ctx, "order by key holds within one process only on this broker: run one replica of the service, or choose a broker that keeps order across them",
+				"handler", h.name, "broker", a.cfg.Broker.Name())
+		}
+	}
+}
+
 // watch makes a subscription that ends by itself the end of the service: a
 // process that looks alive and consumes nothing helps nobody.
 func (r *run) watch(h *handler, stopped <-chan struct{}) {
@@ -249,6 +264,13 @@ func (r *run) startBackground(work context.Context) {
 	r.stopBackground = stop
 	if len(r.a.handlers) > 0 {
 		r.background.Go(func() { r.a.pollStats(ctx) })
+	}
+	if n, ok := r.a.cfg.OutboxWaker.(OutboxNotifier); ok {
+		r.background.Go(func() {
+			if err := n.Run(ctx); err != nil && ctx.Err() == nil {
+				r.a.logger.ErrorContext(ctx, "other processes' relays are not woken any more", "error", err)
+			}
+		})
 	}
 	if r.a.cleaner != nil {
 		r.background.Go(func() {

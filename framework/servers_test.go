@@ -15,6 +15,7 @@ import (
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/connect"
 	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/outbox/pgnotify"
 	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -164,4 +165,27 @@ func TestAHungHandlersMessageComesAgain_B14(t *testing.T) {
 	close(release)
 	f.Idle()
 	require.Zero(t, f.effects(), "the hung transaction's context had ended")
+}
+
+// The App tells other processes' relays of its commits, where the waker can.
+func TestCommitsAreToldToOtherProcesses(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	p := frameworktest.Profile()
+	p.Database.Driver, p.Database.DSN = "postgres", config.Secret(dsn)
+	conn, err := connect.Open(t.Context(), p, frameworktest.Logger(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	other, err := pgnotify.NewWaker(pgnotify.Config{DSN: dsn})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), frameworktest.Timeout)
+	defer cancel()
+	require.NoError(t, other.Wait(ctx), "connected")
+
+	app := onConnections(t, conn, nil)
+	app.Emits(made.Descriptor())
+	frameworktest.On(t, conn.Broker).Start(app)
+	require.NoError(t, framework.Publish(app.Context(ctx), made.New("k", thing{Name: "a"})))
+	require.NoError(t, other.Wait(ctx), "told")
 }

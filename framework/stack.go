@@ -89,15 +89,10 @@ func (a *App) poisonConfig(h *handler) middleware.PoisonConfig {
 func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHandlerFunc {
 	guarded := middleware.Chain(
 		middleware.Recover(middleware.RecoverConfig{SameGoroutine: true, Logger: a.logger}),
-		openEnvelope,
+		a.openEnvelope,
 		stack.Middleware,
 	)(func(msg *message.Message) ([]*message.Message, error) {
-		o := openedFrom(msg.Context())
-		ctx := msg.Context()
-		if s := scopeFrom(ctx); s == nil {
-			ctx = a.Context(ctx)
-		}
-		return nil, h.invoke(ctx, o.env)
+		return nil, h.invoke(msg.Context(), openedFrom(msg.Context()).env)
 	})
 	return func(msg *message.Message) error {
 		h.inFlight.Add(1)
@@ -126,7 +121,7 @@ func openedFrom(ctx context.Context) *opened {
 // openEnvelope decodes the message once, outermost, so that every layer finds
 // the event's ids in the metadata also where the sender set none. What it finds
 // there it leaves alone.
-func openEnvelope(next message.HandlerFunc) message.HandlerFunc {
+func (a *App) openEnvelope(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		o := &opened{}
 		o.env, o.err = events.Decode(msg.Payload)
@@ -137,7 +132,7 @@ func openEnvelope(next message.HandlerFunc) message.HandlerFunc {
 				}
 			}
 		}
-		msg.SetContext(context.WithValue(msg.Context(), openedKey{}, o))
+		msg.SetContext(a.Context(context.WithValue(msg.Context(), openedKey{}, o)))
 		return next(msg)
 	}
 }

@@ -45,12 +45,24 @@ func (a *App) buildStores() error {
 	features := a.cfg.Broker.Features()
 	a.writer, err = outbox.NewWriter(outbox.WriterConfig{
 		Dialect: a.cfg.Dialect, MaxBytes: features.MaxMessageBytes, MaxMetadata: features.MaxMetadataEntries,
-		OnCommit: a.relay.Wake,
+		OnCommit: a.onCommit(),
 	})
 	if err != nil {
 		return fmt.Errorf("framework: outbox writer: %w", err)
 	}
 	return nil
+}
+
+// onCommit wakes this process's relay and tells the others.
+func (a *App) onCommit() func() {
+	n, ok := a.cfg.OutboxWaker.(OutboxNotifier)
+	if !ok {
+		return a.relay.Wake
+	}
+	return func() {
+		a.relay.Wake()
+		n.Notify()
+	}
 }
 
 // Relay is the outbox relay, for tests and tools that look at its backlog; nil

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -91,6 +92,8 @@ func write(ctx context.Context, tx *sql.Tx, e events.Event[thing]) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO effects (event_id, n) VALUES ($1, $2)", e.ID, e.Data.N)
 	return err
 }
+
+var quiet = slog.New(slog.DiscardHandler)
 
 var errBroken = errors.New("broken")
 

@@ -20,8 +20,8 @@ import (
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/connect"
-	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

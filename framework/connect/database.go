@@ -135,7 +135,7 @@ func (c *Connections) openPostgres(ctx context.Context, d config.Database, logge
 	}
 	c.DB, c.Dialect = db, sqltx.Postgres
 	logger.DebugContext(ctx, "database open", "driver", "postgres", "at", where)
-	return c.openWaker(ctx, raw, logger)
+	return c.openWaker(raw, logger)
 }
 
 // waitFor calls ping until it succeeds, fails in a way that waiting won't mend,
