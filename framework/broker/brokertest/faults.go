@@ -39,7 +39,7 @@ func testCrash(t *testing.T, e env) {
 	}
 	require.Len(t, counts, total)
 	for _, id := range begun {
-		require.Equal(t, 2, counts[id], "the count survives the crash")
+		e.counted(t, 2, counts[id], "the count survives the crash")
 	}
 	e.settles(t, topic, group)
 }
@@ -57,7 +57,7 @@ func testCountAcrossCrash(t *testing.T, e env) {
 	c.kill()
 	ch, _ := e.subscribe(t, topic, broker.SubscriberConfig{Group: group, Lease: broker.MinLease})
 	m := receive(t, ch)
-	require.Equal(t, 3, count(m))
+	e.counted(t, 3, count(m), "the count survives the crash")
 	m.Ack()
 	e.settles(t, topic, group)
 }

@@ -240,27 +240,31 @@ func (a admin) browse(ctx context.Context, url string, since, until time.Time, y
 		if err != nil {
 			return false, err
 		}
-		fresh := 0
+		// All are noted before the first is shown: the reader may stop there.
+		var fresh []broker.Stored
+		var bodies []*types.Message
 		for i := range msgs {
 			m := &msgs[i]
 			position := queueName(url) + "/" + aws.ToString(m.MessageId)
-			if !known[position] {
-				fresh++
-			}
-			repeated := known[position]
-			known[position] = true
 			a.b.held.put(position, aws.ToString(m.ReceiptHandle))
 			seen = append(seen, position)
-			at := sentAt(m)
-			if repeated || at.Before(since.Truncate(time.Millisecond)) || at.After(until) {
-				continue
-			}
-			if !yield(broker.Stored{Position: position, PublishedAt: at, Message: a.stored(ctx, m)}, nil) {
-				return false, nil
+			if !known[position] {
+				known[position] = true
+				fresh = append(fresh, broker.Stored{Position: position, PublishedAt: sentAt(m)})
+				bodies = append(bodies, m)
 			}
 		}
-		if fresh == 0 {
+		if len(fresh) == 0 {
 			return true, nil
+		}
+		for i, s := range fresh {
+			if s.PublishedAt.Before(since.Truncate(time.Millisecond)) || s.PublishedAt.After(until) {
+				continue
+			}
+			s.Message = a.stored(ctx, bodies[i])
+			if !yield(s, nil) {
+				return false, nil
+			}
 		}
 	}
 }

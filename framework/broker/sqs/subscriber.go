@@ -481,13 +481,21 @@ func (s *source) Load(_ context.Context, refs []lanes.Ref) (raw map[string]any, 
 	return raw, nil
 }
 
-// Close ends the subscription. Receives that are under way go on without it, so
-// that what they bring is given back at once rather than after its lease.
-func (s *source) Close(ctx context.Context) error {
+// Drain gives back what was received and not fetched. Receives that are under
+// way go on, so that what they bring is given back at once too, rather than after
+// its lease.
+func (s *source) Drain() {
+	if rest := s.poll.close(); len(rest) > 0 {
+		s.b.polls.Go(func() { s.release(s.b.pollCtx, rest) })
+	}
+}
+
+// Close ends the subscription.
+func (s *source) Close(context.Context) error {
+	s.Drain() // Fetch may have been at it
 	s.b.sources.remove(s)
 	s.stop()
 	s.keeper.Wait()
-	s.release(ctx, s.poll.close())
 	return nil
 }
 

@@ -120,6 +120,9 @@ func (p *pump) beginDrain() { p.drainOnce.Do(func() { close(p.draining) }) }
 
 // drain runs from the moment the drain begins to the closed channel.
 func (p *pump) drain() {
+	if d, ok := p.src.(Drainer); ok {
+		d.Drain()
+	}
 	unbegun := p.d.drain()
 	p.queue.release(unbegun...)
 	p.log.DebugContext(p.base, "draining", "released", len(unbegun))

@@ -17,6 +17,13 @@ type Ref struct {
 // Position returns r.Pos.
 func (r Ref) Position() Pos { return r.Pos }
 
+// Drainer is a Source that is told when the drain begins: what it fetched ahead
+// or still has under way must be released, since nobody fetches it any more.
+type Drainer interface {
+	// Drain does not wait.
+	Drain()
+}
+
 // Source is what an adapter brings to one subscription. Fetch and Reclaim are
 // called from one goroutine; Renew and Load are never called at the same time;
 // anything else may be. A method that fails is called again with backoff.
