@@ -261,7 +261,10 @@ func TestReadinessTellsTheTruth(t *testing.T) {
 	t.Parallel()
 	s := frameworktest.New(t)
 	b := &brokenPing{Broker: s.Broker()}
-	f := setupOn(t, s, func(c *framework.Config) { c.Broker = b })
+	f := setupOn(t, s, func(c *framework.Config) {
+		c.Broker = b
+		c.Profile.Drain.Timeout = time.Second // the database is gone by then: nothing to flush to
+	})
 	framework.HandleTx(f.app, made, "count", write)
 	require.False(t, f.app.Health(t.Context()).Ready, "before Run")
 	f.start()

@@ -215,7 +215,7 @@ func TestErrorsNameTheKeyAndNoSecret_B43(t *testing.T) {
 		"memory where services must meet": {func(p *config.Profile) { p.Env = "production" }, []string{"broker.kind", `"memory"`, "share"}},
 		"own redis where services must meet": {func(p *config.Profile) {
 			p.Env, p.Broker.Kind = "staging", "redisstream"
-		}, []string{"broker.url", "shared Redis"}},
+		}, []string{"broker.url", "HEADRACE_BROKER_URL", "address", "shared"}},
 		"a profile that is wrong": {func(p *config.Profile) { p.Log.Level = "loud" }, []string{"log.level"}},
 	}
 	for name, c := range cases {

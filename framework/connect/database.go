@@ -49,8 +49,9 @@ func (c *Connections) openSQLite(ctx context.Context, d config.Database, logger 
 	db.SetMaxOpenConns(min(d.MaxOpenConns, sqliteConns))
 	db.SetMaxIdleConns(min(d.MaxIdleConns, sqliteConns))
 	// First opens that switch a new file to WAL at the same time fail as busy
-	// whatever the timeout: one connection goes first.
-	if err := db.PingContext(ctx); err != nil {
+	// whatever the timeout: one connection goes first, and another process's is
+	// waited for.
+	if err := waitFor(ctx, db.PingContext); err != nil {
 		return fault(keyDSN, path, err, "check that the folder can be written to and that the file is an SQLite database")
 	}
 	c.DB, c.Dialect = db, sqltx.SQLite
