@@ -97,7 +97,13 @@ func startStorage(t *testing.T, mode sqs.Mode, fifo bool) *brokertest.Storage {
 	s := &brokertest.Storage{
 		Addr: addr(cfg),
 		Open: func(t testing.TB) broker.Broker { return open(t, cfg) },
-		Stop: proxy.Cut, Restart: proxy.Restore,
+		Stop: func() {
+			proxy.Cut()
+			// The emulator's side of a cut poll would still take a message, and hide
+			// it for a lease: let it end first.
+			<-time.After(cfg.WaitTime + 100*time.Millisecond)
+		},
+		Restart: proxy.Restore,
 		PutMalformed: func(t testing.TB, topic string, raw []byte) {
 			putMalformed(t, cfg, topic, raw)
 		},
@@ -258,4 +264,3 @@ func stockSNS(t testing.TB, cfg sqs.Config, group string) (message.Publisher, me
 	t.Cleanup(func() { _ = sub.Close() })
 	return pub, sub
 }
-
