@@ -70,7 +70,8 @@ type Broker struct {
 	// Kind is "redisstream" or "memory". Default "memory".
 	Kind string `koanf:"kind"`
 	// URL is the broker's address, such as redis://host:6379/0. Empty with
-	// redisstream starts a server of the process's own: for one laptop only.
+	// redisstream starts a server of the process's own: for one laptop only, so
+	// the environments staging and production refuse it.
 	URL Secret `koanf:"url"`
 	// Dir is where that own server keeps its data. Default ".headrace/redis".
 	Dir string `koanf:"dir"`
@@ -309,6 +310,9 @@ func (p Profile) Validate() error {
 	}
 	positive("admin.stats_interval", p.Admin.StatsInterval)
 	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory")
+	if several := p.Env == "staging" || p.Env == "production"; several && p.Broker.Kind == "redisstream" && p.Broker.URL == "" {
+		bad("broker.url", "", "without it each service would start a Redis of its own: set the shared one's address")
+	}
 	notNegative("broker.retention", p.Broker.Retention)
 	oneOf("database.driver", p.Database.Driver, "", "sqlite", "postgres")
 	if p.Database.Driver != "" && strings.TrimSpace(p.Database.DSN.Reveal()) == "" {

@@ -55,11 +55,16 @@ func (q *Query) ID(name string, maxBytes int) string {
 	return id
 }
 
-// OneOf returns one of the allowed words, or "" where there is none.
-func (q *Query) OneOf(name string, allowed ...string) string {
-	word := q.values.Get(name)
+// OneOf returns the one of the allowed words that the query names, or "" where it
+// names none.
+func OneOf[T ~string](q *Query, name string, allowed ...T) T {
+	word := T(q.values.Get(name))
 	if word != "" && !slices.Contains(allowed, word) {
-		q.Fail(name, "must be "+oneOf(allowed))
+		words := make([]string, len(allowed))
+		for i, w := range allowed {
+			words[i] = string(w)
+		}
+		q.Fail(name, "must be "+oneOf(words))
 	}
 	return word
 }

@@ -117,7 +117,7 @@ func TestQueryTellsAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	q := httpx.ParseQuery(httptest.NewRequest(http.MethodGet, "/?customer_id=%00&state=paid&limit=0&cursor=MS4xLg&page=x", nil))
 	q.ID("customer_id", 10)
-	q.OneOf("state", "placed", "confirmed", "cancelled")
+	httpx.OneOf(q, "state", "placed", "confirmed", "cancelled")
 	require.Equal(t, 20, q.Int("limit", 1, 100, 20))
 	require.Equal(t, 1, q.Int("page", 1, 9, 1))
 	require.Zero(t, q.Cursor("cursor"))
@@ -132,7 +132,7 @@ func TestQueryTellsAllFaultsAtOnce(t *testing.T) {
 	}, p.Fields)
 
 	q = httpx.ParseQuery(httptest.NewRequest(http.MethodGet, "/", nil))
-	require.Empty(t, q.ID("customer_id", 10)+q.OneOf("state", "placed"))
+	require.Empty(t, q.ID("customer_id", 10)+httpx.OneOf(q, "state", "placed"))
 	require.Equal(t, 7, q.Int("limit", 1, 100, 7))
 	require.NoError(t, q.Err())
 }
@@ -167,7 +167,7 @@ func TestCursorsComeBack(t *testing.T) {
 func ExampleParseQuery() {
 	r := httptest.NewRequest(http.MethodGet, "/v1/orders?state=lost&limit=5", nil)
 	q := httpx.ParseQuery(r)
-	state, limit := q.OneOf("state", "placed", "shipped"), q.Int("limit", 1, 100, 20)
+	state, limit := httpx.OneOf(q, "state", "placed", "shipped"), q.Int("limit", 1, 100, 20)
 	if err := q.Err(); err != nil {
 		var p *httpx.Problem
 		errors.As(err, &p)

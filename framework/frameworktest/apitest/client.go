@@ -54,6 +54,9 @@ func (c *Client) At(base string) *Client {
 // Header is one header of a request.
 type Header struct{ Name, Value string }
 
+// With returns a header.
+func With(name, value string) Header { return Header{Name: name, Value: value} }
+
 // Response is an answer.
 type Response struct {
 	Status int

@@ -16,6 +16,10 @@ var (
 // ErrInvalidTransition is in the chain of every *TransitionError.
 var ErrInvalidTransition = errors.New("invalid transition")
 
+// ErrCaptureUnknown says that something follows from a capture that the order has
+// not heard of yet: it is on its way, so trying again later helps.
+var ErrCaptureUnknown = errors.New("no capture is known yet")
+
 // TransitionError says that an order can't do what was asked in its state.
 type TransitionError struct {
 	OrderID string

@@ -3,7 +3,10 @@
 // no HTTP.
 package domain
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // State is where an order stands.
 type State string
@@ -14,9 +17,6 @@ const (
 	Confirmed State = "confirmed"
 	Cancelled State = "cancelled"
 )
-
-// Valid tells whether s is one of the states.
-func (s State) Valid() bool { return s == Placed || s == Confirmed || s == Cancelled }
 
 // Canceller is who cancelled an order.
 type Canceller string
@@ -128,14 +128,14 @@ func (o *Order) FailPayment(reason string, at time.Time) (bool, error) {
 	return true, nil
 }
 
-// Refund notes that the payment of a cancelled order was given back. It returns
-// whether the order changed: the same refund twice changes nothing. A refund of
-// an order that is not cancelled, of another payment, of more than the total,
-// or a second one, is a *TransitionError.
+// Refund notes that the payment of an order was given back: of a cancelled one,
+// or of a confirmed one by hand, which stays confirmed. It returns whether the
+// order changed: the same refund twice changes nothing. A refund of a placed
+// order is an ErrCaptureUnknown: money was taken and given back, and the order
+// has not heard of the first yet. A refund of another payment, of more than the
+// total, or a second one, is a *TransitionError.
 func (o *Order) Refund(paymentID, refundID string, amount Money, at time.Time) (bool, error) {
 	switch {
-	case o.State != Cancelled:
-		return false, o.refuse("refund", "only a cancelled order is refunded")
 	case refundID == "":
 		return false, o.refuse("refund", "the refund has no id")
 	case o.PaymentID != "" && o.PaymentID != paymentID:
@@ -146,6 +146,8 @@ func (o *Order) Refund(paymentID, refundID string, amount Money, at time.Time) (
 		return false, o.refuse("refund", "refunded "+amount.String()+" but the total is "+o.Total.String())
 	case o.RefundID == refundID:
 		return false, nil
+	case o.State == Placed:
+		return false, fmt.Errorf("order %s is refunded by payment %s: %w", o.ID, paymentID, ErrCaptureUnknown)
 	}
 	o.PaymentID = paymentID
 	o.RefundID = refundID

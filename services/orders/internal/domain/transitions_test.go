@@ -28,11 +28,12 @@ func TestTransitions(t *testing.T) {
 		"placed, captured":                          {nil, confirm, Confirmed, true, false},
 		"placed, cancelled":                         {nil, cancel, Cancelled, true, false},
 		"placed, payment failed":                    {nil, fail, Cancelled, true, false},
-		"placed, refunded":                          {nil, refund, Placed, false, true},
 		"confirmed, captured again":                 {[]step{confirm}, confirm, Confirmed, false, false},
 		"confirmed, cancelled":                      {[]step{confirm}, cancel, Cancelled, true, false},
 		"confirmed, payment failed":                 {[]step{confirm}, fail, Confirmed, false, true},
-		"confirmed, refunded":                       {[]step{confirm}, refund, Confirmed, false, true},
+		"confirmed, refunded":                       {[]step{confirm}, refund, Confirmed, true, false},
+		"confirmed, refunded again":                 {[]step{confirm, refund}, refund, Confirmed, false, false},
+		"confirmed and refunded, cancelled":         {[]step{confirm, refund}, cancel, Cancelled, true, false},
 		"cancelled, captured late":                  {[]step{cancel}, confirm, Cancelled, true, false},
 		"cancelled, captured late twice":            {[]step{cancel, confirm}, confirm, Cancelled, false, false},
 		"cancelled, cancelled again":                {[]step{cancel}, cancel, Cancelled, false, false},
@@ -90,6 +91,17 @@ func TestTransitions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A refund that overtakes the capture leaves the order as it is, to come again.
+func TestRefundOfAPlacedOrderComesTooEarly(t *testing.T) {
+	t.Parallel()
+	o := placedOrder(t)
+	changed, err := o.Refund("pay_1", "ref_1", o.Total, t0)
+	require.ErrorIs(t, err, ErrCaptureUnknown)
+	require.NotErrorIs(t, err, ErrInvalidTransition)
+	require.False(t, changed)
+	require.Equal(t, placedOrder(t), o)
 }
 
 func TestTransitionsKeepTheirFacts(t *testing.T) {

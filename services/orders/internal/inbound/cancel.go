@@ -2,25 +2,26 @@ package inbound
 
 import (
 	"net/http"
+
+	"github.com/headrace-go/headrace/framework/httpx"
 )
 
 type cancelRequest struct {
 	Reason string `json:"reason"`
 }
 
-func (a api) cancelOrder(w http.ResponseWriter, r *http.Request) {
+func (a api) cancelOrder(w http.ResponseWriter, r *http.Request) error {
 	var body cancelRequest
-	if !readBody(w, r, &body, false) {
-		return
+	if _, err := httpx.DecodeOptionalJSON(w, r, &body, 0); err != nil {
+		return err
 	}
-	id, ok := pathID(w, r)
-	if !ok {
-		return
+	id, err := pathID(r)
+	if err != nil {
+		return err
 	}
 	order, err := a.Cancel.Cancel(r.Context(), id, body.Reason)
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusOK, orderView(order))
+	return httpx.WriteJSON(w, http.StatusOK, orderView(order))
 }

@@ -3,6 +3,7 @@ package inbound
 import (
 	"net/http"
 
+	"github.com/headrace-go/headrace/framework/httpx"
 	"github.com/headrace-go/headrace/services/orders/internal/domain"
 )
 
@@ -49,32 +50,31 @@ func (b placeRequest) request() domain.Request {
 	return req
 }
 
-func (a api) placeOrder(w http.ResponseWriter, r *http.Request) {
-	key, ok := idempotencyKey(w, r)
-	if !ok {
-		return
+func (a api) placeOrder(w http.ResponseWriter, r *http.Request) error {
+	key, err := idempotencyKey(r)
+	if err != nil {
+		return err
 	}
 	var body placeRequest
-	if !readBody(w, r, &body, true) {
-		return
+	if err := httpx.DecodeJSON(w, r, &body, 0); err != nil {
+		return err
 	}
 	placing, err := a.Place.Place(r.Context(), key, body.request())
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
 	w.Header().Set("Location", "/v1/orders/"+placing.Order.ID)
 	if placing.Replayed {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
-	writeJSON(w, http.StatusCreated, orderView(placing.Order))
+	return httpx.WriteJSON(w, http.StatusCreated, orderView(placing.Order))
 }
 
 // idempotencyKey returns the request's key; empty when it has none.
-func idempotencyKey(w http.ResponseWriter, r *http.Request) (string, bool) {
+func idempotencyKey(r *http.Request) (string, error) {
 	values := r.Header.Values("Idempotency-Key")
 	if len(values) == 0 {
-		return "", true
+		return "", nil
 	}
 	key := values[0]
 	valid := len(values) == 1 && key != "" && len(key) <= maxKeyBytes
@@ -82,11 +82,9 @@ func idempotencyKey(w http.ResponseWriter, r *http.Request) (string, bool) {
 		valid = valid && key[i] >= ' ' && key[i] < 0x7f
 	}
 	if !valid {
-		writeProblem(w, problem{
-			Status: http.StatusUnprocessableEntity, Code: codeInvalid, Detail: "the Idempotency-Key header can't be used",
-			Errors: []fieldError{{Field: "Idempotency-Key", Code: "invalid", Message: "must be one header of 1 to 255 printable ASCII characters"}},
+		return "", httpx.Invalid("the Idempotency-Key header can't be used", httpx.FieldError{
+			Field: "Idempotency-Key", Code: "invalid", Message: "must be one header of 1 to 255 printable ASCII characters",
 		})
-		return "", false
 	}
-	return key, true
+	return key, nil
 }

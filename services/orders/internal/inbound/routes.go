@@ -2,11 +2,11 @@
 package inbound
 
 import (
-	"log/slog"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/headrace-go/headrace/framework/httpx"
 	"github.com/headrace-go/headrace/services/orders/internal/app"
 )
 
@@ -15,7 +15,6 @@ type Deps struct {
 	Place  app.PlaceOrder
 	Cancel app.CancelOrder
 	Read   app.ReadOrders
-	Logger *slog.Logger
 	// OpenAPI is the document that /openapi.yaml serves.
 	OpenAPI []byte
 }
@@ -23,26 +22,19 @@ type Deps struct {
 // Routes returns the service's HTTP API.
 func Routes(d Deps) http.Handler {
 	a := api{d}
+	on := func(h httpx.Handler) http.HandlerFunc { return h.Translate(problemOf).ServeHTTP }
 	r := chi.NewRouter()
-	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problem{Status: http.StatusNotFound, Code: codeNotFound, Detail: "there is nothing at this address"})
-	})
-	r.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Code: codeMethodNotAllowed, Detail: "this address does not take " + r.Method})
-	})
-	r.Get("/openapi.yaml", a.serveDocument)
+	r.Use(httpx.NoteRoute)
+	r.NotFound(httpx.NotFound)
+	r.MethodNotAllowed(httpx.MethodNotAllowed)
+	r.Get("/openapi.yaml", httpx.Document("application/yaml", d.OpenAPI))
 	r.Route("/v1/orders", func(r chi.Router) {
-		r.Post("/", a.placeOrder)
-		r.Get("/", a.listOrders)
-		r.Get("/{id}", a.getOrder)
-		r.Post("/{id}/cancel", a.cancelOrder)
+		r.Post("/", on(a.placeOrder))
+		r.Get("/", on(a.listOrders))
+		r.Get("/{id}", on(a.getOrder))
+		r.Post("/{id}/cancel", on(a.cancelOrder))
 	})
-	return withPattern(r)
+	return r
 }
 
 type api struct{ Deps }
-
-func (a api) serveDocument(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/yaml")
-	_, _ = w.Write(a.OpenAPI)
-}

@@ -11,16 +11,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/services/orders"
 	"github.com/headrace-go/headrace/services/orders/internal/app"
-	"github.com/headrace-go/headrace/services/orders/internal/testdb"
 )
 
 func key(value, order string, at time.Time) app.Key {
 	return app.Key{Value: value, Fingerprint: "f", OrderID: order, CreatedAt: at, ExpiresAt: at.Add(time.Hour)}
 }
 
-func claim(t *testing.T, db testdb.DB, s *Keys, k app.Key, now time.Time) (held app.Key, fresh bool) {
+func claim(t *testing.T, db frameworktest.DB, s *Keys, k app.Key, now time.Time) (held app.Key, fresh bool) {
 	t.Helper()
 	require.NoError(t, inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
 		var err error
@@ -32,7 +33,7 @@ func claim(t *testing.T, db testdb.DB, s *Keys, k app.Key, now time.Time) (held 
 
 func TestKeysAreHeldUntilTheyExpire(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewKeys(db.DB)
 		first := key("k", "o1", t0)
 		held, fresh := claim(t, db, s, first, t0)
@@ -56,7 +57,7 @@ func TestKeysAreHeldUntilTheyExpire(t *testing.T) {
 
 func TestKeysOfARolledBackTransactionAreFree(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewKeys(db.DB)
 		boom := errors.New("boom")
 		err := inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
@@ -73,7 +74,7 @@ func TestKeysOfARolledBackTransactionAreFree(t *testing.T) {
 
 func TestKeysConcurrentClaimsHaveOneWinner(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewKeys(db.DB)
 		const claimants = 12
 		type outcome struct {
@@ -108,7 +109,7 @@ func TestKeysConcurrentClaimsHaveOneWinner(t *testing.T) {
 
 func TestKeysDeleteExpiredInBatches(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewKeys(db.DB)
 		for i := range 5 {
 			claim(t, db, s, key(fmt.Sprint("old", i), "o", t0), t0)

@@ -11,10 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/services/orders"
 	"github.com/headrace-go/headrace/services/orders/internal/app"
 	"github.com/headrace-go/headrace/services/orders/internal/domain"
-	"github.com/headrace-go/headrace/services/orders/internal/testdb"
 )
 
 var t0 = time.Date(2026, 3, 1, 12, 0, 0, 123_456_000, time.UTC)
@@ -30,12 +31,12 @@ func newOrder(t *testing.T, id, customer string, at time.Time) domain.Order {
 	return o
 }
 
-func inTx(t *testing.T, db testdb.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func inTx(t *testing.T, db frameworktest.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	t.Helper()
 	return sqltx.Run(t.Context(), db.DB, sqltx.Options{Dialect: db.Dialect}, fn)
 }
 
-func insert(t *testing.T, db testdb.DB, s *Orders, orders ...domain.Order) {
+func insert(t *testing.T, db frameworktest.DB, s *Orders, orders ...domain.Order) {
 	t.Helper()
 	require.NoError(t, inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
 		for _, o := range orders {
@@ -62,7 +63,7 @@ func change(ctx context.Context, tx *sql.Tx, s *Orders, id string, fn func(*doma
 
 func TestOrdersRoundTrip(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewOrders(db.DB, db.Dialect)
 		o := newOrder(t, "o1", "cus_1", t0)
 		insert(t, db, s, o)
@@ -87,7 +88,7 @@ func TestOrdersRoundTrip(t *testing.T) {
 
 func TestOrdersUnknownID(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewOrders(db.DB, db.Dialect)
 		_, err := s.Get(t.Context(), "none")
 		require.ErrorIs(t, err, app.ErrNotFound)
@@ -101,7 +102,7 @@ func TestOrdersUnknownID(t *testing.T) {
 
 func TestOrdersSaveRefusesAStaleVersion(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewOrders(db.DB, db.Dialect)
 		stale := newOrder(t, "o1", "cus_1", t0)
 		insert(t, db, s, stale)
@@ -123,7 +124,7 @@ func TestOrdersSaveRefusesAStaleVersion(t *testing.T) {
 // lost and only one of two equal ones counts.
 func TestOrdersConcurrentChanges(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewOrders(db.DB, db.Dialect)
 		const orders = 10
 		for i := range orders {
@@ -177,7 +178,7 @@ func TestOrdersConcurrentChanges(t *testing.T) {
 
 func TestOrdersListPages(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewOrders(db.DB, db.Dialect)
 		// Three share one moment, so that the id must break the tie.
 		var all []domain.Order

@@ -1,283 +1,75 @@
 package service
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"io"
-	"log/slog"
 	"net/http"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
 
-	"github.com/headrace-go/headrace/framework"
-	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/broker/memory"
 	"github.com/headrace-go/headrace/framework/config"
-	"github.com/headrace-go/headrace/framework/schema"
+	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/frameworktest/apitest"
+	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/services/orders"
-	"github.com/headrace-go/headrace/services/orders/internal/testdb"
 )
 
-const patience = 15 * time.Second
+func TestMain(m *testing.M) { programtest.Main(m, Program()) }
 
 // harness is the service as it runs, on a memory broker, with a client that
-// checks every response, and every request that was taken, against the API
-// document.
+// holds it to its API document.
 type harness struct {
+	*frameworktest.System
+	*apitest.Client
 	t      *testing.T
-	db     testdb.DB
-	broker *memory.Broker
-	app    *framework.App
-	base   string
-	routes routers.Router
-	events <-chan events.Envelope
+	db     frameworktest.DB
+	events *frameworktest.Feed
 }
 
 // start runs the service on db until the test ends.
-func start(t *testing.T, db testdb.DB) *harness {
+func start(t *testing.T, db frameworktest.DB) *harness {
 	t.Helper()
-	require.NoError(t, schema.Ensure(t.Context(), db.DB, db.Dialect, slog.New(slog.DiscardHandler)))
-	h := &harness{t: t, db: db, broker: memory.New(memory.Config{}), routes: document(t)}
-	t.Cleanup(func() { require.NoError(t, h.broker.Close()) })
-	h.events = h.listen("order.placed", "order.confirmed", "order.cancelled")
-	h.run()
+	h := &harness{System: frameworktest.New(t), t: t, db: db}
+	h.events = h.Listen("order.placed", "order.confirmed", "order.cancelled")
+	h.Client = client(t, h.run())
 	return h
 }
 
-// run starts one App on the harness's database and broker and returns what
-// stops it.
-func (h *harness) run() (stop func()) {
+// run starts one App on the harness's database and broker and returns its URL.
+func (h *harness) run() string {
 	h.t.Helper()
-	a, err := New(settings(h.t), Conns{
-		DB: h.db.DB, Dialect: h.db.Dialect, Broker: h.broker,
-		Logger: slog.New(slog.NewTextHandler(h.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
+	s := settings(h.t)
+	a, err := New(h.t.Context(), s, h.Config(Name, s.Profile, h.db))
 	require.NoError(h.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	select {
-	case <-a.Ready():
-	case err := <-ended:
-		require.NoError(h.t, err, "the service ended before it was ready")
-	case <-time.After(patience):
-		h.t.Fatal("the service is not ready")
-	}
-	h.app, h.base = a, "http://"+a.HTTPAddr()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-ended:
-			require.NoError(h.t, err)
-		case <-time.After(patience):
-			h.t.Error("the service does not stop")
-		}
-	}
-	h.t.Cleanup(stop)
-	return stop
+	return h.Start(a).URL()
 }
 
 func settings(t *testing.T) Settings {
 	t.Helper()
 	var s Settings
 	require.NoError(t, config.Load(&s, config.Options{FS: orders.Files, Env: "test", Environ: []string{}}))
-	s.Delivery.BackoffBase, s.Delivery.BackoffCap = time.Millisecond, 5*time.Millisecond
 	return s
 }
 
-func document(t *testing.T) routers.Router {
+func client(t *testing.T, url string) *apitest.Client {
 	t.Helper()
-	raw, err := orders.Files.ReadFile("api/openapi.yaml")
+	document, err := orders.Files.ReadFile("api/openapi.yaml")
 	require.NoError(t, err)
-	doc, err := openapi3.NewLoader().LoadFromData(raw)
-	require.NoError(t, err)
-	require.NoError(t, doc.Validate(t.Context()))
-	router, err := gorillamux.NewRouter(doc)
-	require.NoError(t, err)
-	return router
-}
-
-// listen returns the events of the topics, each once, in the order in which this
-// group received them.
-func (h *harness) listen(topics ...string) <-chan events.Envelope {
-	h.t.Helper()
-	out := make(chan events.Envelope, 1000)
-	for _, topic := range topics {
-		sub, err := h.broker.Subscriber(broker.SubscriberConfig{Group: "test", Order: true})
-		require.NoError(h.t, err)
-		msgs, err := sub.Subscribe(context.Background(), topic)
-		require.NoError(h.t, err)
-		go func() {
-			for m := range msgs {
-				if e, err := events.Decode(m.Payload); err == nil {
-					out <- e
-				}
-				m.Ack()
-			}
-		}()
-		h.t.Cleanup(func() { require.NoError(h.t, sub.Close()) })
-	}
-	return out
+	return apitest.New(t, url, document)
 }
 
 // next waits for the next event of the service.
 func (h *harness) next(typ string) events.Envelope {
 	h.t.Helper()
-	select {
-	case e := <-h.events:
-		require.Equal(h.t, typ, e.Type)
-		require.Equal(h.t, Name, e.Source)
-		return e
-	case <-time.After(patience):
-		h.t.Fatalf("no %s", typ)
-		return events.Envelope{}
-	}
-}
-
-// silent checks that the outbox is empty and no event is left to be read.
-func (h *harness) silent() {
-	h.t.Helper()
-	require.Eventually(h.t, func() bool {
-		var n int
-		err := h.db.QueryRowContext(h.t.Context(), "SELECT COUNT(*) FROM "+schema.OutboxTable).Scan(&n)
-		return err == nil && n == 0
-	}, patience, 5*time.Millisecond)
-	select {
-	case e := <-h.events:
-		h.t.Fatalf("unexpected %s of %s", e.Type, e.Metadata.OrderingKey)
-	default:
-	}
+	e := h.events.Next(typ)
+	require.Equal(h.t, Name, e.Source)
+	return e
 }
 
 // publish publishes a draft as the payments service would, in answer to cause.
 func (h *harness) publish(cause events.Envelope, d events.Draft) events.Envelope {
 	h.t.Helper()
-	require.NoError(h.t, d.Err())
-	e, err := d.Seal(events.Stamp{
-		ID: events.NewID(), Source: "payments", CorrelationID: cause.Metadata.CorrelationID, CausationID: cause.ID, Now: time.Now(),
-	})
-	require.NoError(h.t, err)
-	h.send(d.Topic, e)
-	return e
-}
-
-func (h *harness) send(topic string, e events.Envelope) {
-	h.t.Helper()
-	payload, err := e.Encode()
-	require.NoError(h.t, err)
-	m := message.NewMessage(e.ID, payload)
-	for k, v := range e.Headers() {
-		m.Metadata.Set(k, v)
-	}
-	require.NoError(h.t, h.broker.Publisher().Publish(topic, m))
-}
-
-// deadLetter waits for a dead letter of the handler and returns it.
-func (h *harness) deadLetter(handler string) *message.Message {
-	h.t.Helper()
-	topic := broker.DeadLetterTopic(Name + "." + handler)
-	var found *message.Message
-	require.Eventually(h.t, func() bool {
-		for stored, err := range h.broker.Admin().Browse(h.t.Context(), topic, time.Time{}) {
-			if err == nil {
-				found = stored.Message
-			}
-		}
-		return found != nil
-	}, patience, 5*time.Millisecond, "nothing in %s", topic)
-	return found
-}
-
-// settled waits until the group of the handler has nothing left to do.
-func (h *harness) settled(topic, handler string) {
-	h.t.Helper()
-	require.Eventually(h.t, func() bool {
-		s, err := h.broker.Admin().Stats(h.t.Context(), broker.Subscription{Topic: topic, Group: Name + "." + handler})
-		return err == nil && s.Lag == 0 && s.Pending == 0
-	}, patience, 5*time.Millisecond)
-}
-
-type response struct {
-	status int
-	header http.Header
-	body   []byte
-}
-
-func (r response) object(t *testing.T) map[string]any {
-	t.Helper()
-	var v map[string]any
-	require.NoError(t, json.Unmarshal(r.body, &v), "%s", r.body)
-	return v
-}
-
-type header struct{ name, value string }
-
-// call sends a request and checks the response against the API document. It may
-// be called from any goroutine.
-func (h *harness) call(method, path, body string, headers ...header) response {
-	h.t.Helper()
-	r, err := h.try(method, path, body, headers...)
-	if err != nil {
-		h.t.Errorf("%s %s: %v", method, path, err)
-	}
-	return r
-}
-
-func (h *harness) try(method, path, body string, headers ...header) (response, error) {
-	req, err := http.NewRequestWithContext(context.Background(), method, h.base+path, strings.NewReader(body))
-	if err != nil {
-		return response{}, err
-	}
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	for _, hd := range headers {
-		req.Header.Set(hd.name, hd.value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return response{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		return response{}, err
-	}
-	got := response{status: res.StatusCode, header: res.Header, body: raw}
-	lookup := req.Clone(context.Background())
-	lookup.URL.Host, lookup.URL.Scheme = "", ""
-	route, params, err := h.routes.FindRoute(lookup)
-	if err != nil {
-		return got, nil // an address or a method that the document does not know
-	}
-	lookup.Body = io.NopCloser(strings.NewReader(body))
-	input := &openapi3filter.RequestValidationInput{Request: lookup, PathParams: params, Route: route}
-	if res.StatusCode < http.StatusBadRequest {
-		// What the service takes, the document must allow.
-		if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
-			return got, err
-		}
-	}
-	return got, openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: input,
-		Status:                 res.StatusCode, Header: res.Header, Body: io.NopCloser(bytes.NewReader(raw)),
-		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
-	})
+	return h.PublishAs(events.Stamp{Source: "payments", CorrelationID: cause.Metadata.CorrelationID, CausationID: cause.ID}, d)
 }
 
 const orderBody = `{"customer":{"id":"cus_1","email":"ada@example.com","phone":"+441632960961","language":"en"},` +
@@ -285,16 +77,16 @@ const orderBody = `{"customer":{"id":"cus_1","email":"ada@example.com","phone":"
 	`"total":{"amount":2797,"currency":"EUR"},"payment_token":"tok_ok"}`
 
 // place places an order and returns its id and its event.
-func (h *harness) place(headers ...header) (string, events.Envelope) {
+func (h *harness) place(headers ...apitest.Header) (string, events.Envelope) {
 	h.t.Helper()
-	res := h.call(http.MethodPost, "/v1/orders", orderBody, headers...)
-	require.Equal(h.t, http.StatusCreated, res.status, "%s", res.body)
-	return res.object(h.t)["id"].(string), h.next("order.placed")
+	res := h.Call(http.MethodPost, "/v1/orders", orderBody, headers...)
+	require.Equal(h.t, http.StatusCreated, res.Status, "%s", res.Body)
+	return res.Object(h.t)["id"].(string), h.next("order.placed")
 }
 
 func (h *harness) get(id string) map[string]any {
 	h.t.Helper()
-	res := h.call(http.MethodGet, "/v1/orders/"+id, "")
-	require.Equal(h.t, http.StatusOK, res.status, "%s", res.body)
-	return res.object(h.t)
+	res := h.Call(http.MethodGet, "/v1/orders/"+id, "")
+	require.Equal(h.t, http.StatusOK, res.Status, "%s", res.Body)
+	return res.Object(h.t)
 }

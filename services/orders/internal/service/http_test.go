@@ -8,22 +8,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/frameworktest/apitest"
 	"github.com/headrace-go/headrace/services/orders"
-	"github.com/headrace-go/headrace/services/orders/internal/testdb"
 )
 
 func TestProblemsNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db)
 		with := func(old, repl string) string {
 			require.Contains(t, orderBody, old)
 			return strings.Replace(orderBody, old, repl, 1)
 		}
-		plain := header{"Content-Type", "text/plain"}
+		plain := apitest.With("Content-Type", "text/plain")
 		cases := map[string]struct {
 			method, path, body string
-			headers            []header
+			headers            []apitest.Header
 			status             int
 			code, field        string
 		}{
@@ -32,7 +33,7 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			"two values":          {"POST", "/v1/orders", orderBody + "{}", nil, 400, "malformed", ""},
 			"a stray bracket":     {"POST", "/v1/orders", orderBody + "]", nil, 400, "malformed", ""},
 			"a list":              {"POST", "/v1/orders", "[]", nil, 400, "malformed", ""},
-			"another media type":  {"POST", "/v1/orders", orderBody, []header{plain}, 415, "unsupported_media_type", ""},
+			"another media type":  {"POST", "/v1/orders", orderBody, []apitest.Header{plain}, 415, "unsupported_media_type", ""},
 			"too large":           {"POST", "/v1/orders", with("BOOK", strings.Repeat("x", 2<<20)), nil, 413, "too_large", ""},
 			"an unknown field":    {"POST", "/v1/orders", with(`"total"`, `"totel"`), nil, 422, "invalid", "totel"},
 			"a fraction":          {"POST", "/v1/orders", with("1250", "12.5"), nil, 422, "invalid", "lines.unit_price.amount"},
@@ -42,8 +43,8 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			"an overflow":         {"POST", "/v1/orders", with("1250", "9223372036854775807"), nil, 422, "invalid", "lines[0]"},
 			"a wrong total":       {"POST", "/v1/orders", with("2797", "1"), nil, 422, "invalid", "total"},
 			"a foreign currency":  {"POST", "/v1/orders", strings.ReplaceAll(orderBody, "EUR", "JPY"), nil, 422, "invalid", "lines[0].unit_price.currency"},
-			"an empty key":        {"POST", "/v1/orders", orderBody, []header{{"Idempotency-Key", ""}}, 422, "invalid", "Idempotency-Key"},
-			"a long key":          {"POST", "/v1/orders", orderBody, []header{{"Idempotency-Key", strings.Repeat("k", 256)}}, 422, "invalid", "Idempotency-Key"},
+			"an empty key":        {"POST", "/v1/orders", orderBody, []apitest.Header{apitest.With("Idempotency-Key", "")}, 422, "invalid", "Idempotency-Key"},
+			"a long key":          {"POST", "/v1/orders", orderBody, []apitest.Header{apitest.With("Idempotency-Key", strings.Repeat("k", 256))}, 422, "invalid", "Idempotency-Key"},
 			"unknown order":       {"GET", "/v1/orders/none", "", nil, 404, "not_found", ""},
 			"a NUL in the id":     {"GET", "/v1/orders/a%00b", "", nil, 404, "not_found", ""},
 			"cancel unknown":      {"POST", "/v1/orders/none/cancel", "", nil, 404, "not_found", ""},
@@ -58,13 +59,13 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 		}
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
-				res := h.call(c.method, c.path, c.body, c.headers...)
-				require.Equal(t, c.status, res.status, "%s", res.body)
-				require.Equal(t, "application/problem+json", res.header.Get("Content-Type"))
-				p := res.object(t)
+				res := h.Call(c.method, c.path, c.body, c.headers...)
+				require.Equal(t, c.status, res.Status, "%s", res.Body)
+				require.Equal(t, "application/problem+json", res.Header.Get("Content-Type"))
+				p := res.Object(t)
 				require.Equal(t, c.code, p["code"])
 				require.EqualValues(t, c.status, p["status"])
-				require.Equal(t, res.header.Get("X-Correlation-ID"), p["correlation_id"])
+				require.Equal(t, res.Header.Get("X-Correlation-ID"), p["correlation_id"])
 				require.NotEmpty(t, p["correlation_id"])
 				if c.field == "" {
 					require.NotContains(t, p, "errors")
@@ -73,13 +74,13 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 				require.Equal(t, c.field, p["errors"].([]any)[0].(map[string]any)["field"])
 			})
 		}
-		h.silent()
+		h.events.Silent()
 	})
 }
 
 func TestListWalksAllPagesNewestFirst(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db)
 		var want []any
 		for range 5 {
@@ -87,15 +88,15 @@ func TestListWalksAllPagesNewestFirst(t *testing.T) {
 			want = append([]any{id}, want...)
 		}
 		cancelled := want[2].(string)
-		require.Equal(t, http.StatusOK, h.call(http.MethodPost, "/v1/orders/"+cancelled+"/cancel", "").status)
+		require.Equal(t, http.StatusOK, h.Call(http.MethodPost, "/v1/orders/"+cancelled+"/cancel", "").Status)
 
 		walk := func(query string, limit int) []any {
 			var got []any
 			cursor := ""
 			for {
-				res := h.call(http.MethodGet, fmt.Sprintf("/v1/orders?limit=%d%s%s", limit, query, cursor), "")
-				require.Equal(t, http.StatusOK, res.status, "%s", res.body)
-				page := res.object(t)
+				res := h.Call(http.MethodGet, fmt.Sprintf("/v1/orders?limit=%d%s%s", limit, query, cursor), "")
+				require.Equal(t, http.StatusOK, res.Status, "%s", res.Body)
+				page := res.Object(t)
 				for _, o := range page["orders"].([]any) {
 					got = append(got, o.(map[string]any)["id"])
 				}
@@ -118,12 +119,12 @@ func TestListWalksAllPagesNewestFirst(t *testing.T) {
 
 func TestTheAPIDocumentIsServed(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db)
-		res := h.call(http.MethodGet, "/openapi.yaml", "")
-		require.Equal(t, http.StatusOK, res.status)
+		res := h.Call(http.MethodGet, "/openapi.yaml", "")
+		require.Equal(t, http.StatusOK, res.Status)
 		want, err := orders.Files.ReadFile("api/openapi.yaml")
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(res.body))
+		require.Equal(t, string(want), string(res.Body))
 	})
 }

@@ -1,8 +1,6 @@
 package service
 
 import (
-	"bytes"
-	"context"
 	"io"
 	"io/fs"
 	"net/http"
@@ -10,68 +8,22 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
 	"github.com/headrace-go/headrace/framework/migrate"
+	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/services/orders"
-	"github.com/headrace-go/headrace/services/orders/internal/testdb"
 )
 
-// logBuffer is a writer for many goroutines.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// run runs the program and returns once it is ready; stop ends and awaits it.
-func run(t *testing.T, environ ...string) (a *framework.App, stop func() error, log *logBuffer) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	started, ended := make(chan *framework.App, 1), make(chan error, 1)
-	log = &logBuffer{}
-	m := Main{Environ: environ, Stdout: log, Started: func(a *framework.App) { started <- a }}
-	go func() { ended <- m.Run(ctx) }()
-	select {
-	case a = <-started:
-	case err := <-ended:
-		t.Fatalf("the program ended: %v\n%s", err, log)
-	case <-time.After(patience):
-		t.Fatalf("the program is not ready\n%s", log)
-	}
-	return a, func() error {
-		cancel()
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(patience):
-			t.Fatalf("the program does not end\n%s", log)
-			return nil
-		}
-	}, log
-}
-
-func TestMainServesAndDrains(t *testing.T) {
+func TestProgramServesAndDrains(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "state", "orders.db")
 	environ := []string{"HEADRACE_ENV=test", "HEADRACE_LOG_LEVEL=debug", "HEADRACE_DATABASE_DSN=" + file}
-	a, stop, log := run(t, environ...)
+	running := programtest.Start(t, Program(), environ...)
+	a := running.App
 	res, err := http.Post("http://"+a.HTTPAddr()+"/v1/orders", "application/json", strings.NewReader(orderBody))
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
@@ -85,43 +37,45 @@ func TestMainServesAndDrains(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	require.Contains(t, string(metrics), `route="/v1/orders"`, "requests are counted by route")
-	require.NoError(t, Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+admin), Stdout: log}.Run(t.Context()))
-	require.NoError(t, stop())
-	require.Error(t, Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+admin), Stdout: log}.Run(t.Context()))
+	_, err = programtest.Command(t, Program(), append(environ, "HEADRACE_ADMIN_ADDR="+admin), "healthcheck")
+	require.NoError(t, err)
+	require.NoError(t, running.Stop())
+	_, err = programtest.Command(t, Program(), append(environ, "HEADRACE_ADMIN_ADDR="+admin), "healthcheck")
+	require.Error(t, err)
 	for _, private := range []string{"tok_ok", "ada@example.com", "+441632960961"} {
-		require.NotContains(t, log.String(), private, "no payload is logged")
+		require.NotContains(t, running.Log.String(), private, "no payload is logged")
 	}
 
 	// The order outlives the program.
-	a, stop, _ = run(t, environ...)
+	running = programtest.Start(t, Program(), environ...)
+	a = running.App
 	res, err = http.Get("http://" + a.HTTPAddr() + where)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, http.StatusOK, res.StatusCode)
-	require.NoError(t, stop())
+	require.NoError(t, running.Stop())
 }
 
 // The service's part of B41: replicas that start at once on an empty database
 // end with one schema, and a replica that may not migrate says what to do.
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testdb.PostgresDSN(t)}
+	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testenv.PostgresDSN(t)}
 
-	err := Main{Environ: append(environ, "HEADRACE_ORDERS_MIGRATE=false"), Stdout: &logBuffer{}}.Run(t.Context())
+	_, err := programtest.Command(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false"))
 	require.ErrorIs(t, err, migrate.ErrPending)
 	require.ErrorContains(t, err, "orders migrate")
 
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if err := (Main{Args: []string{"migrate"}, Environ: environ, Stdout: &logBuffer{}}).Run(t.Context()); err != nil {
-				t.Errorf("migrate: %v", err)
+			if out, err := programtest.Command(t, Program(), environ, "migrate"); err != nil {
+				t.Errorf("migrate: %v\n%s", err, out)
 			}
 		})
 	}
 	wg.Wait()
-	_, stop, _ := run(t, append(environ, "HEADRACE_ORDERS_MIGRATE=false")...)
-	require.NoError(t, stop())
+	require.NoError(t, programtest.Start(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false")...).Stop())
 }
 
 func TestEveryProfileLoads(t *testing.T) {
@@ -144,23 +98,23 @@ func TestEveryProfileLoads(t *testing.T) {
 // B43, the service's own section.
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	t.Parallel()
-	cases := map[string]struct{ env, variable, named string }{
-		"misspelt":          {"test", "HEADRACE_ORDERS_MAX_LINE=3", "HEADRACE_ORDERS_MAX_LINE"},
-		"duration":          {"test", "HEADRACE_ORDERS_IDEMPOTENCY_RETENTION=30", "idempotency_retention"},
-		"short retention":   {"test", "HEADRACE_ORDERS_IDEMPOTENCY_RETENTION=1s", "idempotency_retention"},
-		"no lines":          {"test", "HEADRACE_ORDERS_MAX_LINES=0", "orders.max_lines"},
-		"currency":          {"test", "HEADRACE_ORDERS_CURRENCIES=EUR,euro", "orders.currencies"},
-		"no currency":       {"test", "HEADRACE_ORDERS_CURRENCIES=", "orders.currencies"},
-		"no database":       {"test", "HEADRACE_DATABASE_DRIVER=", "database.driver"},
-		"no shared broker":  {"production", "HEADRACE_DATABASE_DSN=postgres://db/orders", "broker.url"},
-		"unknown profile":   {"nowhere", "HEADRACE_HTTP_ADDR=:1", "nowhere"},
-		"unknown arguments": {"test", "HEADRACE_HTTP_ADDR=127.0.0.1:0", "serv"},
+	cases := map[string]struct{ command, env, variable, named string }{
+		"misspelt":          {"healthcheck", "test", "HEADRACE_ORDERS_MAX_LINE=3", "HEADRACE_ORDERS_MAX_LINE"},
+		"duration":          {"healthcheck", "test", "HEADRACE_ORDERS_IDEMPOTENCY_RETENTION=30", "idempotency_retention"},
+		"short retention":   {"healthcheck", "test", "HEADRACE_ORDERS_IDEMPOTENCY_RETENTION=1s", "idempotency_retention"},
+		"no lines":          {"healthcheck", "test", "HEADRACE_ORDERS_MAX_LINES=0", "orders.max_lines"},
+		"currency":          {"healthcheck", "test", "HEADRACE_ORDERS_CURRENCIES=EUR,euro", "orders.currencies"},
+		"no currency":       {"healthcheck", "test", "HEADRACE_ORDERS_CURRENCIES=", "orders.currencies"},
+		"no database":       {"healthcheck", "test", "HEADRACE_DATABASE_DRIVER=", "database.driver"},
+		"no shared broker":  {"healthcheck", "production", "HEADRACE_DATABASE_DSN=postgres://db/orders", "broker.url"},
+		"unknown profile":   {"healthcheck", "nowhere", "HEADRACE_HTTP_ADDR=:1", "nowhere"},
+		"unknown arguments": {"serv", "test", "HEADRACE_HTTP_ADDR=127.0.0.1:0", "serv"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := Main{Args: []string{"serv"}, Environ: []string{"HEADRACE_ENV=" + c.env, c.variable}, Stdout: &logBuffer{}}
-			require.ErrorContains(t, m.Run(t.Context()), c.named)
+			_, err := programtest.Command(t, Program(), []string{"HEADRACE_ENV=" + c.env, c.variable}, c.command)
+			require.ErrorContains(t, err, c.named)
 		})
 	}
 }

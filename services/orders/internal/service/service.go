@@ -1,17 +1,12 @@
 package service
 
 import (
-	"database/sql"
+	"context"
 	"fmt"
-	"log/slog"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
+	"time"
 
 	"github.com/headrace-go/headrace/framework"
-	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/outbox"
-	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework/program"
 	events "github.com/headrace-go/headrace/pkg/events/orders"
 	"github.com/headrace-go/headrace/services/orders"
 	"github.com/headrace-go/headrace/services/orders/internal/app"
@@ -24,30 +19,18 @@ import (
 // consumer groups.
 const Name = "orders"
 
-// Conns are the open connections that the service works with. They stay the
-// caller's.
-type Conns struct {
-	// DB, Dialect and Broker are required.
-	DB      *sql.DB
-	Dialect sqltx.Dialect
-	Broker  broker.Broker
-	// Waker tells of rows that other replicas wrote to the outbox. May be nil.
-	Waker outbox.Waker
-	// Logger defaults to slog.Default(), Metrics to a new registry, Tracer to
-	// otel's global provider, Clock to time.Now.
-	Logger  *slog.Logger
-	Metrics *prometheus.Registry
-	Tracer  trace.TracerProvider
-	Clock   app.Clock
+// purgeEvery is the pause between two purges of expired idempotency keys.
+const purgeEvery = 10 * time.Minute
+
+// Program is the service's program.
+func Program() program.Program[Settings] {
+	return program.Program[Settings]{Name: Name, Files: orders.Files, Build: New}
 }
 
-// New wires the service. It opens nothing and starts nothing; the schema must be
-// current (see Migrate).
-func New(s Settings, c Conns) (*framework.App, error) {
-	a, err := framework.New(framework.Config{
-		Service: Name, Profile: s.Profile, DB: c.DB, Dialect: c.Dialect, Broker: c.Broker, OutboxWaker: c.Waker,
-		Logger: c.Logger, Metrics: c.Metrics, Tracer: c.Tracer,
-	})
+// New wires the service on base, which has the service's name, profile and
+// connections. It opens nothing and starts nothing; the schema must be current.
+func New(_ context.Context, s Settings, base framework.Config) (*framework.App, error) {
+	a, err := framework.New(base)
 	if err != nil {
 		return nil, err
 	}
@@ -55,23 +38,24 @@ func New(s Settings, c Conns) (*framework.App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the API document: %w", err)
 	}
-	store, keys := outbound.NewOrders(c.DB, c.Dialect), outbound.NewKeys(c.DB)
+	store, keys := outbound.NewOrders(base.DB, base.Dialect), outbound.NewKeys(base.DB)
 	rules := domain.Rules{Currencies: s.Orders.Currencies, MaxLines: s.Orders.MaxLines}
+	clock := app.Clock(base.Clock)
 
 	a.Emits(events.Descriptors()...)
 	inbound.Subscribe(a, inbound.Consumers{
-		Confirm:      app.ConfirmOrder{Orders: store, Clock: c.Clock},
-		CancelUnpaid: app.CancelUnpaid{Orders: store, Clock: c.Clock},
-		NoteRefund:   app.NoteRefund{Orders: store, Clock: c.Clock},
+		Confirm:      app.ConfirmOrder{Orders: store, Clock: clock},
+		CancelUnpaid: app.CancelUnpaid{Orders: store, Clock: clock},
+		NoteRefund:   app.NoteRefund{Orders: store, Clock: clock},
 	})
 	a.HTTP(inbound.Routes(inbound.Deps{
 		Place: app.PlaceOrder{
-			Tx: a, Orders: store, Keys: keys, Rules: rules, KeyRetention: s.Orders.IdempotencyRetention, Clock: c.Clock,
+			Tx: a, Orders: store, Keys: keys, Rules: rules, KeyRetention: s.Orders.IdempotencyRetention, Clock: clock,
 		},
-		Cancel:  app.CancelOrder{Tx: a, Orders: store, Clock: c.Clock},
+		Cancel:  app.CancelOrder{Tx: a, Orders: store, Clock: clock},
 		Read:    app.ReadOrders{Orders: store},
-		Logger:  a.Logger(),
 		OpenAPI: document,
 	}))
+	a.Background("purge-keys", framework.Every(purgeEvery, app.PurgeKeys{Keys: keys, Clock: clock}.Purge))
 	return a, a.Validate()
 }

@@ -2,7 +2,6 @@
 package service
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,10 +18,6 @@ type Settings struct {
 
 // Orders is the service's own section.
 type Orders struct {
-	// Migrate brings the database's schema up to date at start. Off, start-up
-	// only checks the schema: run `orders migrate` with a role that may change
-	// it. Default false.
-	Migrate bool `koanf:"migrate"`
 	// Currencies are the ISO 4217 codes that are accepted; at least
 	// one.
 	Currencies []string `koanf:"currencies"`
@@ -35,10 +30,8 @@ type Orders struct {
 
 // Validate reports every setting of the service's own that can't work.
 func (s Settings) Validate() error {
-	var errs []error
-	bad := func(key string, value any, remedy string) {
-		errs = append(errs, fmt.Errorf("config: %s is %v: %s (%s)", key, value, remedy, config.EnvName(key)))
-	}
+	var faults config.Faults
+	bad := faults.Add
 	if s.Database.Driver == "" {
 		bad("database.driver", `""`, "orders keeps its orders in a database: set sqlite or postgres")
 	}
@@ -56,8 +49,5 @@ func (s Settings) Validate() error {
 			bad("orders.currencies", fmt.Sprintf("%q", c), "write ISO 4217 codes in upper case, such as EUR")
 		}
 	}
-	if shared := s.Env == "staging" || s.Env == "production"; shared && s.Broker.Kind == "redisstream" && s.Broker.URL == "" {
-		bad("broker.url", `""`, "without it each service would start a Redis of its own: set the shared one's address")
-	}
-	return errors.Join(errs...)
+	return faults.Err()
 }
