@@ -17,6 +17,7 @@ import (
 
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/inbox"
+	"github.com/headrace-go/headrace/framework/internal/failpoint"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -98,6 +99,10 @@ func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHand
 		h.inFlight.Add(1)
 		defer h.inFlight.Add(-1)
 		_, err := guarded(msg)
+		if err == nil && h.kind == kindPlain { // the others' point lies right after their commit
+			failpoint.Hit("handler.committed")
+			failpoint.Hit("handler.committed." + h.name)
+		}
 		return err
 	}
 }
