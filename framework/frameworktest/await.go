@@ -247,18 +247,20 @@ func (s *System) look(ctx context.Context) (busy string, total int64, err error)
 			}
 		}
 		for _, h := range app.Pipeline() {
-			st, err := admin.Stats(ctx, broker.Subscription{Topic: h.Topic, Group: h.Group})
-			if err != nil {
-				return h.Group, 0, err
+			for _, topic := range []string{h.Topic, h.RedriveTopic} {
+				st, err := admin.Stats(ctx, broker.Subscription{Topic: topic, Group: h.Group})
+				if err != nil {
+					return h.Group, 0, err
+				}
+				if st.Lag+st.Pending > 0 {
+					return "group " + h.Group + " has work on " + topic, 0, nil
+				}
+				depth, err := admin.Depth(ctx, topic)
+				if err != nil {
+					return topic, 0, err
+				}
+				total += depth
 			}
-			if st.Lag+st.Pending > 0 {
-				return "group " + h.Group + " has work", 0, nil
-			}
-			depth, err := admin.Depth(ctx, h.Topic)
-			if err != nil {
-				return h.Topic, 0, err
-			}
-			total += depth
 		}
 	}
 	return "", total, nil

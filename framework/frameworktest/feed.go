@@ -106,17 +106,29 @@ func (f *Feed) All(types ...string) []events.Envelope {
 	return all
 }
 
-// Silent fails the test if an event is left unread once the System is idle.
-func (f *Feed) Silent() {
+// Rest returns the events that were not read, once the System is idle.
+func (f *Feed) Rest() []events.Envelope {
 	f.s.t.Helper()
 	f.s.Idle()
 	for _, topic := range f.topics {
 		f.s.Settled(topic, f.group)
 	}
-	select {
-	case e := <-f.ch:
+	var rest []events.Envelope
+	for {
+		select {
+		case e := <-f.ch:
+			rest = append(rest, e)
+		default:
+			return rest
+		}
+	}
+}
+
+// Silent fails the test if an event is left unread once the System is idle.
+func (f *Feed) Silent() {
+	f.s.t.Helper()
+	for _, e := range f.Rest() {
 		f.s.t.Fatalf("frameworktest: unexpected %s of %q", e.Type, e.Metadata.OrderingKey)
-	default:
 	}
 }
 

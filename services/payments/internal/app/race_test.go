@@ -8,10 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/pkg/events"
+	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 // schedules returns every way in which two attempts of three steps can
@@ -47,7 +48,7 @@ func schedules() []string {
 // once.
 func TestEveryInterleavingOfChargeAndCancellation(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		type scenario struct{ order, name, schedule, token string }
 		var scenarios []scenario
@@ -131,7 +132,7 @@ func cancellationComesFirst(schedule string) bool {
 // it is charged once.
 func TestEveryInterleavingOfTwoPlacings(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		names := map[string]string{}
 		for _, schedule := range schedules() {
@@ -164,7 +165,7 @@ func TestEveryInterleavingOfTwoPlacings(t *testing.T) {
 // the schedules above do step by step: here the steps themselves overlap.
 func TestChargesAndCancellationsAtTheSameMoment(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		const n = 25
 		ids := make([]string, n)

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
+	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 func requirePermanent(t *testing.T, err error) {
@@ -28,7 +29,7 @@ func requirePermanent(t *testing.T, err error) {
 // charge that was begun in time.
 func TestOldOrders(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		longAgo := events.At(time.Now().Add(-2 * time.Hour))
 
@@ -56,7 +57,7 @@ func TestOldOrders(t *testing.T) {
 
 func TestWhatBreaksARuleIsPermanent(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		order := events.NewID()
 		require.NoError(t, deliver(t.Context(), w, w.charge, placed(t, order, sandbox.TokenOK)))
@@ -89,7 +90,7 @@ func (l liar) Charge(context.Context, app.ChargeRequest) (app.Receipt, error) { 
 // an order that failed, ends among the dead letters for someone to look at.
 func TestMoneyThatTheBooksDontKnow(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		order := events.NewID()
 		late := begin(w, w.charge, placed(t, order, sandbox.TokenOK))
@@ -107,7 +108,7 @@ func TestMoneyThatTheBooksDontKnow(t *testing.T) {
 
 func TestRequestRefund(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		_, err := w.request.Request(t.Context(), "nope")
 		require.ErrorIs(t, err, app.ErrNotFound)
@@ -143,7 +144,7 @@ func TestRequestRefund(t *testing.T) {
 // writer, and on SQLite there is only one, gets its turn.
 func TestHandlersHoldNoTransactionWhileTheGatewayThinks(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		order := events.NewID()
 		charge := w.charge
@@ -178,7 +179,7 @@ func (d during) Charge(ctx context.Context, req app.ChargeRequest) (app.Receipt,
 // A cancellation of an order that is not known asks the gateway nothing.
 func TestNothingToCallEndsInTheFirstStep(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		w := newWorld(t, db)
 		order := events.NewID()
 		var done error

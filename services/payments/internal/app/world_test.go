@@ -14,6 +14,7 @@ import (
 
 	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/broker/memory"
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/pkg/events/orders"
 	"github.com/headrace-go/headrace/pkg/events/payments"
@@ -21,14 +22,13 @@ import (
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 // world is the use cases over a real database and the sandbox's ledger. The
 // test itself plays the broker: it runs the steps of a handler one by one, or
 // stops between two, as a crash does.
 type world struct {
-	db      testdb.DB
+	db      frameworktest.DB
 	app     *framework.App
 	store   *outbound.Payments
 	ledger  *sandbox.Gateway
@@ -38,7 +38,7 @@ type world struct {
 	request app.RequestRefund
 }
 
-func newWorld(t *testing.T, db testdb.DB) *world {
+func newWorld(t *testing.T, db frameworktest.DB) *world {
 	t.Helper()
 	b := memory.New(memory.Config{})
 	t.Cleanup(func() { require.NoError(t, b.Close()) })

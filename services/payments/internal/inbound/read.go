@@ -3,52 +3,47 @@ package inbound
 import (
 	"net/http"
 
-	"github.com/go-chi/chi/v5"
-
+	"github.com/headrace-go/headrace/framework/httpx"
+	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 )
 
-func (a api) getPayment(w http.ResponseWriter, r *http.Request) {
-	id, ok := pathID(w, r)
-	if !ok {
-		return
+func (a api) getPayment(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathID(r)
+	if err != nil {
+		return err
 	}
 	p, err := a.Read.Get(r.Context(), id)
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusOK, paymentView(p))
+	return httpx.WriteJSON(w, http.StatusOK, paymentView(p))
 }
 
-func (a api) listPayments(w http.ResponseWriter, r *http.Request) {
+func (a api) listPayments(w http.ResponseWriter, r *http.Request) error {
 	orderID := r.URL.Query().Get("order_id")
 	if domain.CheckOrderID(orderID) != nil {
-		writeProblem(w, problem{
-			Status: http.StatusUnprocessableEntity, Code: codeInvalid, Detail: "the query can't be used",
-			Errors: []fieldError{{Field: "order_id", Code: "invalid", Message: "is required: the id of the order whose payment is wanted"}},
+		return httpx.Invalid("the query can't be used", httpx.FieldError{
+			Field: "order_id", Code: "invalid", Message: "is required: the id of the order whose payment is wanted",
 		})
-		return
 	}
 	found, err := a.Read.ListByOrder(r.Context(), orderID)
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
 	body := pageBody{Payments: make([]paymentBody, len(found))}
 	for i, p := range found {
 		body.Payments[i] = paymentView(p)
 	}
-	writeJSON(w, http.StatusOK, body)
+	return httpx.WriteJSON(w, http.StatusOK, body)
 }
 
 // pathID returns the id in the request's path. What can't be an id is not found.
-func pathID(w http.ResponseWriter, r *http.Request) (string, bool) {
-	id := chi.URLParam(r, "id")
+func pathID(r *http.Request) (string, error) {
 	// The rule of an order's id keeps out what a database may refuse.
-	if domain.CheckOrderID(id) != nil {
-		writeProblem(w, problem{Status: http.StatusNotFound, Code: codeNotFound, Detail: "no payment has this id"})
-		return "", false
+	id, ok := httpx.PathID(r, "id", domain.MaxOrderIDLength)
+	if !ok {
+		return "", app.ErrNotFound
 	}
-	return id, true
+	return id, nil
 }

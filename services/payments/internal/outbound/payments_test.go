@@ -10,10 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 var (
@@ -28,12 +29,12 @@ func pending(t *testing.T, id, orderID string) domain.Payment {
 	return p
 }
 
-func inTx(t *testing.T, db testdb.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func inTx(t *testing.T, db frameworktest.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	t.Helper()
 	return sqltx.Run(t.Context(), db.DB, sqltx.Options{Dialect: db.Dialect}, fn)
 }
 
-func open(t *testing.T, db testdb.DB, s *Payments, p domain.Payment) (domain.Payment, bool) {
+func open(t *testing.T, db frameworktest.DB, s *Payments, p domain.Payment) (domain.Payment, bool) {
 	t.Helper()
 	var found domain.Payment
 	var added bool
@@ -46,7 +47,7 @@ func open(t *testing.T, db testdb.DB, s *Payments, p domain.Payment) (domain.Pay
 
 func TestPaymentComesBackAsItWasSaved(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewPayments(db.DB, db.Dialect)
 		p := pending(t, "pay-1", "order-1")
 		got, added := open(t, db, s, p)
@@ -82,7 +83,7 @@ func TestPaymentComesBackAsItWasSaved(t *testing.T) {
 
 func TestOpenKeepsTheFirstPaymentOfAnOrder(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewPayments(db.DB, db.Dialect)
 		first, added := open(t, db, s, pending(t, "pay-1", "order-1"))
 		require.True(t, added)
@@ -96,7 +97,7 @@ func TestOpenKeepsTheFirstPaymentOfAnOrder(t *testing.T) {
 
 func TestOpenAtTheSameMoment(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewPayments(db.DB, db.Dialect)
 		const writers = 8
 		var wg sync.WaitGroup
@@ -145,7 +146,7 @@ func TestLockedPaymentsAreNotLost(t *testing.T) {
 	for name, lock := range locks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testdb.Each(t, func(t *testing.T, db testdb.DB) {
+			frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 				s := NewPayments(db.DB, db.Dialect)
 				open(t, db, s, pending(t, "pay-1", "order-1"))
 				const writers, rounds = 4, 5
@@ -183,7 +184,7 @@ func TestLockedPaymentsAreNotLost(t *testing.T) {
 
 func TestSaveRefusesWhatWasChangedMeanwhile(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewPayments(db.DB, db.Dialect)
 		p, _ := open(t, db, s, pending(t, "pay-1", "order-1"))
 		other := p
@@ -202,7 +203,7 @@ func TestSaveRefusesWhatWasChangedMeanwhile(t *testing.T) {
 
 func TestUnknownPayments(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewPayments(db.DB, db.Dialect)
 		_, err := s.Get(t.Context(), "nope")
 		require.ErrorIs(t, err, app.ErrNotFound)

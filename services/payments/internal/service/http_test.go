@@ -7,15 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 func TestProblemsNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		order, _ := h.place(sandbox.TokenDeclined)
 		h.next("payment.failed")
@@ -39,13 +39,13 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 		}
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
-				res := h.call(c.method, c.path, "")
-				require.Equal(t, c.status, res.status, "%s", res.body)
-				require.Equal(t, "application/problem+json", res.header.Get("Content-Type"))
-				p := res.object(t)
+				res := h.Call(c.method, c.path, "")
+				require.Equal(t, c.status, res.Status, "%s", res.Body)
+				require.Equal(t, "application/problem+json", res.Header.Get("Content-Type"))
+				p := res.Object(t)
 				require.Equal(t, c.code, p["code"])
 				require.EqualValues(t, c.status, p["status"])
-				require.NotEmpty(t, res.header.Get("X-Correlation-ID"))
+				require.NotEmpty(t, res.Header.Get("X-Correlation-ID"))
 				if c.field == "" {
 					require.NotContains(t, p, "errors")
 					return
@@ -53,31 +53,31 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 				require.Equal(t, c.field, p["errors"].([]any)[0].(map[string]any)["field"])
 			})
 		}
-		res := h.call(http.MethodGet, "/v1/payments?order_id=unknown", "")
-		require.Equal(t, http.StatusOK, res.status)
-		require.Empty(t, res.object(t)["payments"])
-		h.silent()
+		res := h.Call(http.MethodGet, "/v1/payments?order_id=unknown", "")
+		require.Equal(t, http.StatusOK, res.Status)
+		require.Empty(t, res.Object(t)["payments"])
+		h.events.Silent()
 	})
 }
 
 func TestTheAPIDocumentIsServed(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
-		res := h.call(http.MethodGet, "/openapi.yaml", "")
-		require.Equal(t, http.StatusOK, res.status)
+		res := h.Call(http.MethodGet, "/openapi.yaml", "")
+		require.Equal(t, http.StatusOK, res.Status)
 		want, err := payments.Files.ReadFile("api/openapi.yaml")
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(res.body))
+		require.Equal(t, string(want), string(res.Body))
 	})
 }
 
 // The ledger is shown by the sandbox alone: another gateway has none.
 func TestOnlyTheSandboxShowsALedger(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, func(s *sandbox.Gateway) app.Gateway { return &held{Gateway: s} })
-		res := h.call(http.MethodGet, "/v1/sandbox/charges", "")
-		require.Equal(t, http.StatusNotFound, res.status)
+		res := h.Call(http.MethodGet, "/v1/sandbox/charges", "")
+		require.Equal(t, http.StatusNotFound, res.Status)
 	})
 }

@@ -1,8 +1,6 @@
 package service
 
 import (
-	"bytes"
-	"context"
 	"io"
 	"io/fs"
 	"net/http"
@@ -10,68 +8,22 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
 	"github.com/headrace-go/headrace/framework/migrate"
+	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
-// logBuffer is a writer for many goroutines.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// run runs the program and returns once it is ready; stop ends and awaits it.
-func run(t *testing.T, environ ...string) (a *framework.App, stop func() error, log *logBuffer) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	started, ended := make(chan *framework.App, 1), make(chan error, 1)
-	log = &logBuffer{}
-	m := Main{Environ: environ, Stdout: log, Started: func(a *framework.App) { started <- a }}
-	go func() { ended <- m.Run(ctx) }()
-	select {
-	case a = <-started:
-	case err := <-ended:
-		t.Fatalf("the program ended: %v\n%s", err, log)
-	case <-time.After(patience):
-		t.Fatalf("the program is not ready\n%s", log)
-	}
-	return a, func() error {
-		cancel()
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(patience):
-			t.Fatalf("the program does not end\n%s", log)
-			return nil
-		}
-	}, log
-}
-
-func TestMainServesAndDrains(t *testing.T) {
+func TestProgramServesAndDrains(t *testing.T) {
 	t.Parallel()
 	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DSN=" + filepath.Join(t.TempDir(), "state", "payments.db")}
-	a, stop, log := run(t, environ...)
+	running := programtest.Start(t, Program(), environ...)
+	a := running.App
 	for _, path := range []string{"/v1/payments?order_id=none", "/v1/sandbox/charges"} {
 		res, err := http.Get("http://" + a.HTTPAddr() + path)
 		require.NoError(t, err)
@@ -85,33 +37,35 @@ func TestMainServesAndDrains(t *testing.T) {
 	require.NoError(t, res.Body.Close())
 	require.Contains(t, string(metrics), `route="/v1/payments"`, "requests are counted by route")
 	require.Contains(t, string(metrics), `route="/v1/sandbox/charges"`)
-	healthcheck := Main{Args: []string{"healthcheck"}, Environ: append(environ, "HEADRACE_ADMIN_ADDR="+a.AdminAddr()), Stdout: log}
-	require.NoError(t, healthcheck.Run(t.Context()))
-	require.NoError(t, stop())
-	require.Error(t, healthcheck.Run(t.Context()))
+	healthcheck := func() error {
+		_, err := programtest.Command(t, Program(), append(environ, "HEADRACE_ADMIN_ADDR="+a.AdminAddr()), "healthcheck")
+		return err
+	}
+	require.NoError(t, healthcheck())
+	require.NoError(t, running.Stop())
+	require.Error(t, healthcheck())
 }
 
 // The service's part of B41: replicas that start at once on an empty database
 // end with one schema, and a replica that may not migrate says what to do.
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testdb.PostgresDSN(t)}
+	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testenv.PostgresDSN(t)}
 
-	err := Main{Environ: append(environ, "HEADRACE_PAYMENTS_MIGRATE=false"), Stdout: &logBuffer{}}.Run(t.Context())
+	_, err := programtest.Command(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false"))
 	require.ErrorIs(t, err, migrate.ErrPending)
 	require.ErrorContains(t, err, "payments migrate")
 
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if err := (Main{Args: []string{"migrate"}, Environ: environ, Stdout: &logBuffer{}}).Run(t.Context()); err != nil {
-				t.Errorf("migrate: %v", err)
+			if out, err := programtest.Command(t, Program(), environ, "migrate"); err != nil {
+				t.Errorf("migrate: %v\n%s", err, out)
 			}
 		})
 	}
 	wg.Wait()
-	_, stop, _ := run(t, append(environ, "HEADRACE_PAYMENTS_MIGRATE=false")...)
-	require.NoError(t, stop())
+	require.NoError(t, programtest.Start(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false")...).Stop())
 }
 
 func TestEveryProfileLoads(t *testing.T) {
@@ -179,8 +133,11 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := Main{Args: []string{"serv"}, Environ: append([]string{"HEADRACE_ENV=" + c.env}, c.variables...), Stdout: &logBuffer{}}
-			err := m.Run(t.Context())
+			command := "healthcheck"
+			if name == "unknown arguments" {
+				command = "serv"
+			}
+			_, err := programtest.Command(t, Program(), append([]string{"HEADRACE_ENV=" + c.env}, c.variables...), command)
 			require.ErrorContains(t, err, c.named)
 			require.NotContains(t, err.Error(), "s3cret")
 		})

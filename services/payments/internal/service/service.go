@@ -7,12 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/headrace-go/headrace/framework"
-	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/outbox"
+	"github.com/headrace-go/headrace/framework/program"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	events "github.com/headrace-go/headrace/pkg/events/payments"
 	"github.com/headrace-go/headrace/services/payments"
@@ -27,31 +23,41 @@ import (
 // consumer groups.
 const Name = "payments"
 
-// Conns are the open connections that the service works with. They stay the
-// caller's.
-type Conns struct {
-	// DB, Dialect, Broker and Gateway are required.
-	DB      *sql.DB
-	Dialect sqltx.Dialect
-	Broker  broker.Broker
-	Gateway app.Gateway
-	// Waker tells of rows that other replicas wrote to the outbox. May be nil.
-	Waker outbox.Waker
-	// Logger defaults to slog.Default(), Metrics to a new registry, Tracer to
-	// otel's global provider, Clock to time.Now.
-	Logger  *slog.Logger
-	Metrics *prometheus.Registry
-	Tracer  trace.TracerProvider
-	Clock   app.Clock
+// Program is the service's program.
+func Program() program.Program[Settings] {
+	return program.Program[Settings]{Name: Name, Files: payments.Files, Build: build, Migrate: migrateSandbox}
 }
 
-// New wires the service. It opens nothing and starts nothing; the schema must be
-// current (see Migrate).
-func New(s Settings, c Conns) (*framework.App, error) {
-	a, err := framework.New(framework.Config{
-		Service: Name, Profile: s.Profile, DB: c.DB, Dialect: c.Dialect, Broker: c.Broker, OutboxWaker: c.Waker,
-		Logger: c.Logger, Metrics: c.Metrics, Tracer: c.Tracer,
-	})
+// build opens the gateway and wires the service.
+func build(ctx context.Context, s Settings, base framework.Config) (*framework.App, error) {
+	gateway, err := openGateway(ctx, s, base)
+	if err != nil {
+		return nil, err
+	}
+	return New(s, base, gateway)
+}
+
+// migrateSandbox brings the sandbox's own tables up to date: opening it does.
+func migrateSandbox(ctx context.Context, s Settings, base framework.Config) error {
+	if s.Payments.Gateway.Kind != GatewaySandbox {
+		return nil
+	}
+	_, err := openGateway(ctx, s, base)
+	return err
+}
+
+func openGateway(ctx context.Context, s Settings, base framework.Config) (app.Gateway, error) {
+	gateway, err := OpenGateway(ctx, s.Payments.Gateway, base.DB, base.Dialect, base.Logger.With("service", Name))
+	if err != nil {
+		return nil, fmt.Errorf("open the %s gateway: %w", s.Payments.Gateway.Kind, err)
+	}
+	return gateway, nil
+}
+
+// New wires the service on base, which has the service's name, profile and
+// connections. It opens nothing and starts nothing; the schema must be current.
+func New(s Settings, base framework.Config, gateway app.Gateway) (*framework.App, error) {
+	a, err := framework.New(base)
 	if err != nil {
 		return nil, err
 	}
@@ -59,23 +65,22 @@ func New(s Settings, c Conns) (*framework.App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the API document: %w", err)
 	}
-	store := outbound.NewPayments(c.DB, c.Dialect)
+	store, clock := outbound.NewPayments(base.DB, base.Dialect), app.Clock(base.Clock)
 
 	a.Emits(events.Descriptors()...)
 	a.Emits(app.RefundRequested.Descriptor())
 	inbound.Subscribe(a, inbound.Consumers{
-		Charge:        app.ChargeOrder{Gateway: c.Gateway, Payments: store, Clock: c.Clock, MaxAge: s.Payments.MaxOrderAge},
-		RefundOrder:   app.RefundOrder{Gateway: c.Gateway, Payments: store, Clock: c.Clock},
-		RefundPayment: app.RefundPayment{Gateway: c.Gateway, Payments: store, Clock: c.Clock},
+		Charge:        app.ChargeOrder{Gateway: gateway, Payments: store, Clock: clock, MaxAge: s.Payments.MaxOrderAge},
+		RefundOrder:   app.RefundOrder{Gateway: gateway, Payments: store, Clock: clock},
+		RefundPayment: app.RefundPayment{Gateway: gateway, Payments: store, Clock: clock},
 		Timeout:       3 * s.Payments.Gateway.Timeout,
 	})
 	routes := inbound.Deps{
 		Read:          app.ReadPayments{Payments: store},
-		RequestRefund: app.RequestRefund{Tx: a, Payments: store, Clock: c.Clock},
-		Logger:        a.Logger(),
+		RequestRefund: app.RequestRefund{Tx: a, Payments: store, Clock: clock},
 		OpenAPI:       document,
 	}
-	if ledger, ok := c.Gateway.(http.Handler); ok && s.Payments.Gateway.Sandbox.ShowLedger {
+	if ledger, ok := gateway.(http.Handler); ok && s.Payments.Gateway.Sandbox.ShowLedger {
 		routes.Sandbox = ledger
 	}
 	a.HTTP(inbound.Routes(routes))

@@ -9,18 +9,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/frameworktest/apitest"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/pkg/events/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 // B21, this service's part: the correlation id goes on, and each event names its
 // parent.
 func TestPlacedOrderIsChargedOnce(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		order, placed := h.place(sandbox.TokenOK)
 		captured := h.next("payment.captured")
@@ -32,13 +33,13 @@ func TestPlacedOrderIsChargedOnce(t *testing.T) {
 		require.NotEmpty(t, p["captured_at"])
 		require.Equal(t, payments.CapturedData{
 			OrderID: order, PaymentID: p["id"].(string), Amount: total, Reference: p["reference"].(string),
-		}, data[payments.CapturedData](t, captured))
+		}, frameworktest.Data[payments.CapturedData](t, captured))
 
 		// The same event again, and the same order in another event.
-		h.send("order.placed", placed)
+		h.Send("order.placed", placed)
 		h.publish(placedDraft(order, sandbox.TokenOK))
-		h.settled("order.placed", "charge-order")
-		h.silent()
+		h.Settled("order.placed", Name+".charge-order")
+		h.events.Silent()
 		require.Equal(t, p, h.payment(order))
 		require.Equal(t, sandbox.Summary{ChargeRequests: 1, Captured: 1, OrdersCharged: 1}, h.ledger(order))
 	})
@@ -47,7 +48,7 @@ func TestPlacedOrderIsChargedOnce(t *testing.T) {
 // TestDecline: a decline is a fact and no failure of the handler.
 func TestDecline(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		for token, reason := range map[string]string{
 			sandbox.TokenDeclined: "declined", sandbox.TokenInsufficientFunds: "insufficient_funds", "tok_nobody_knows": "unknown_token",
@@ -59,21 +60,21 @@ func TestDecline(t *testing.T) {
 			require.Equal(t, "failed", p["state"])
 			require.Equal(t, reason, p["failure_reason"])
 			require.Equal(t, payments.FailedData{OrderID: order, PaymentID: p["id"].(string), Amount: total, Reason: reason},
-				data[payments.FailedData](t, failed))
+				frameworktest.Data[payments.FailedData](t, failed))
 			// The orders service cancels an order that is not paid: nothing is owed.
 			h.cancel(order)
-			h.settled("order.cancelled", "refund-order")
+			h.Settled("order.cancelled", Name+".refund-order")
 			require.Equal(t, sandbox.Summary{ChargeRequests: 1, Declined: 1}, h.ledger(order))
 		}
-		h.silent()
-		require.Empty(t, h.deadLetters("charge-order"))
+		h.events.Silent()
+		require.Empty(t, h.DeadLetters(Name+".charge-order"))
 	})
 }
 
 // TestUnreliableGateway: whatever happens on the way, the end is one charge.
 func TestUnreliableGateway(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		for token, requests := range map[string]int64{
 			sandbox.TokenFlaky: 3, sandbox.TokenLost: 2, sandbox.TokenBusy: 2, sandbox.TokenSlow: 1,
@@ -82,13 +83,13 @@ func TestUnreliableGateway(t *testing.T) {
 			require.Equal(t, order, h.next("payment.captured").Metadata.OrderingKey)
 			require.Equal(t, sandbox.Summary{ChargeRequests: requests, Captured: 1, OrdersCharged: 1}, h.ledger(order), token)
 		}
-		h.silent()
+		h.events.Silent()
 	})
 }
 
 func TestCancelledOrders(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		t.Run("after the capture", func(t *testing.T) {
 			order, _ := h.place(sandbox.TokenOK)
@@ -102,25 +103,25 @@ func TestCancelledOrders(t *testing.T) {
 			require.Equal(t, payments.RefundedData{
 				OrderID: order, PaymentID: p["id"].(string), RefundID: p["refund_id"].(string), Amount: total,
 				Reference: p["refund_reference"].(string),
-			}, data[payments.RefundedData](t, refunded))
-			h.send("order.cancelled", cancelled)
+			}, frameworktest.Data[payments.RefundedData](t, refunded))
+			h.Send("order.cancelled", cancelled)
 			h.cancel(order)
-			h.settled("order.cancelled", "refund-order")
-			h.silent()
+			h.Settled("order.cancelled", Name+".refund-order")
+			h.events.Silent()
 			require.Equal(t, p, h.payment(order))
 			require.Equal(t, sandbox.Summary{ChargeRequests: 1, Captured: 1, Refunded: 1, OrdersCharged: 1}, h.ledger(order))
 		})
 		t.Run("before the charge", func(t *testing.T) {
 			order := "ord_" + events.NewID()
 			h.cancel(order)
-			h.settled("order.cancelled", "refund-order")
+			h.Settled("order.cancelled", Name+".refund-order")
 			require.Equal(t, "blocked", h.payment(order)["state"])
 			h.publish(placedDraft(order, sandbox.TokenOK))
 			failed := h.next("payment.failed")
-			require.Equal(t, "order_cancelled", data[payments.FailedData](t, failed).Reason)
+			require.Equal(t, "order_cancelled", frameworktest.Data[payments.FailedData](t, failed).Reason)
 			require.Equal(t, "failed", h.payment(order)["state"])
 			require.Equal(t, sandbox.Summary{}, h.ledger(order))
-			h.silent()
+			h.events.Silent()
 		})
 	})
 }
@@ -175,7 +176,7 @@ func (g *held) Charge(ctx context.Context, req app.ChargeRequest) (app.Receipt, 
 // behind it while the cancellation is handled from end to end.
 func TestCancellationDuringTheCharge(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		gateway := &held{}
 		h := start(t, db, func(s *sandbox.Gateway) app.Gateway {
 			gateway.Gateway = s
@@ -199,10 +200,10 @@ func TestCancellationDuringTheCharge(t *testing.T) {
 			order, _ := h.place(sandbox.TokenOK)
 			<-arrived
 			h.cancel(order)
-			require.Equal(t, "order_cancelled", data[payments.FailedData](t, h.next("payment.failed")).Reason)
+			require.Equal(t, "order_cancelled", frameworktest.Data[payments.FailedData](t, h.next("payment.failed")).Reason)
 			close(goOn)
-			h.settled("order.placed", "charge-order")
-			h.silent()
+			h.Settled("order.placed", Name+".charge-order")
+			h.events.Silent()
 			require.Equal(t, "failed", h.payment(order)["state"])
 			s := gateway.books(t, order)
 			require.Zero(t, s.Captured)
@@ -213,10 +214,10 @@ func TestCancellationDuringTheCharge(t *testing.T) {
 			order, _ := h.place(sandbox.TokenOK)
 			<-arrived
 			h.cancel(order)
-			h.all("payment.captured", "payment.refunded")
+			h.events.All("payment.captured", "payment.refunded")
 			close(goOn)
-			h.settled("order.placed", "charge-order")
-			h.silent()
+			h.Settled("order.placed", Name+".charge-order")
+			h.events.Silent()
 			require.Equal(t, "refunded", h.payment(order)["state"])
 			s := gateway.books(t, order)
 			require.EqualValues(t, 1, s.Captured)
@@ -233,10 +234,10 @@ func TestCancellationDuringTheCharge(t *testing.T) {
 			order, _ := h.place(sandbox.TokenOK)
 			<-arrived
 			h.cancel(order)
-			h.all("payment.captured", "payment.refunded")
-			h.settled("order.placed", "charge-order")
-			h.settled("order.cancelled", "refund-order")
-			h.silent()
+			h.events.All("payment.captured", "payment.refunded")
+			h.Settled("order.placed", Name+".charge-order")
+			h.Settled("order.cancelled", Name+".refund-order")
+			h.events.Silent()
 			require.Equal(t, "refunded", h.payment(order)["state"])
 			s := gateway.books(t, order)
 			require.EqualValues(t, 1, s.Captured)
@@ -247,7 +248,7 @@ func TestCancellationDuringTheCharge(t *testing.T) {
 
 func TestRefundByHand(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		order, _ := h.place(sandbox.TokenOK)
 		h.next("payment.captured")
@@ -256,30 +257,30 @@ func TestRefundByHand(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				res := h.call(http.MethodPost, path, "", header{"X-Correlation-ID", "by-hand-1"})
-				if res.status != http.StatusAccepted && res.status != http.StatusOK {
-					t.Errorf("refund: %d %s", res.status, res.body)
+				res := h.Call(http.MethodPost, path, "", apitest.With("X-Correlation-ID", "by-hand-1"))
+				if res.Status != http.StatusAccepted && res.Status != http.StatusOK {
+					t.Errorf("refund: %d %s", res.Status, res.Body)
 				}
 			})
 		}
 		wg.Wait()
 		require.Equal(t, "by-hand-1", h.next("payment.refunded").Metadata.CorrelationID)
-		h.settled("payment.refund_requested", "refund-payment")
-		h.silent()
-		res := h.call(http.MethodPost, path, "")
-		require.Equal(t, http.StatusOK, res.status)
-		require.Equal(t, "refunded", res.object(t)["state"])
+		h.Settled("payment.refund_requested", Name+".refund-payment")
+		h.events.Silent()
+		res := h.Call(http.MethodPost, path, "")
+		require.Equal(t, http.StatusOK, res.Status)
+		require.Equal(t, "refunded", res.Object(t)["state"])
 		// The order is cancelled in the end: nothing is given back twice.
 		h.cancel(order)
-		h.settled("order.cancelled", "refund-order")
-		h.silent()
+		h.Settled("order.cancelled", Name+".refund-order")
+		h.events.Silent()
 		require.Equal(t, sandbox.Summary{ChargeRequests: 1, Captured: 1, Refunded: 1, OrdersCharged: 1}, h.ledger(order))
 	})
 }
 
 func TestWhatNoRetryMendsIsDeadLettered(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, nil)
 		t.Run("a second placing with another amount", func(t *testing.T) {
 			order, _ := h.place(sandbox.TokenOK)
@@ -300,12 +301,12 @@ func TestWhatNoRetryMendsIsDeadLettered(t *testing.T) {
 		t.Run("a request that the gateway refuses", func(t *testing.T) {
 			order, placed := h.place(sandbox.TokenInvalid)
 			dead := h.deadLettered("charge-order", placed.ID)
-			require.Equal(t, "1", dead.Metadata.Get("dead_letter_attempts"))
+			require.Equal(t, "1", dead.Message.Metadata.Get("dead_letter_attempts"))
 			require.Equal(t, "pending", h.payment(order)["state"])
 			// The dead charge leaves nothing open once the order is given up.
 			h.cancel(order)
-			require.Equal(t, "order_cancelled", data[payments.FailedData](t, h.next("payment.failed")).Reason)
+			require.Equal(t, "order_cancelled", frameworktest.Data[payments.FailedData](t, h.next("payment.failed")).Reason)
 		})
-		h.silent()
+		h.events.Silent()
 	})
 }

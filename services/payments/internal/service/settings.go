@@ -2,7 +2,6 @@
 package service
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -20,10 +19,6 @@ type Settings struct {
 
 // Payments is the service's own section.
 type Payments struct {
-	// Migrate brings the database's schema up to date at start. Off, start-up
-	// only checks the schema: run `payments migrate` with a role that may change
-	// it. Default false.
-	Migrate bool `koanf:"migrate"`
 	// MaxOrderAge fails, uncharged, an order that was placed longer ago and
 	// never begun to be charged. Default 0: no limit.
 	MaxOrderAge time.Duration `koanf:"max_order_age"`
@@ -85,10 +80,8 @@ func (g Gateway) httpConfig(logger *slog.Logger) httpgateway.Config {
 
 // Validate reports every setting of the service's own that can't work.
 func (s Settings) Validate() error {
-	var errs []error
-	bad := func(key string, value any, remedy string) {
-		errs = append(errs, fmt.Errorf("config: %s is %v: %s (%s)", key, value, remedy, config.EnvName(key)))
-	}
+	var faults config.Faults
+	bad := faults.Add
 	if s.Database.Driver == "" {
 		bad("database.driver", `""`, "payments keeps its payments in a database: set sqlite or postgres")
 	}
@@ -119,14 +112,11 @@ func (s Settings) Validate() error {
 		}
 		if g.HTTP.BaseURL != "" && g.HTTP.APIKey != "" && g.Timeout > 0 {
 			if err := g.httpConfig(nil).WithDefaults().Validate(); err != nil {
-				errs = append(errs, fmt.Errorf("config: payments.gateway.http: %w", err))
+				faults.Join(fmt.Errorf("config: payments.gateway.http: %w", err))
 			}
 		}
 	default:
 		bad("payments.gateway.kind", fmt.Sprintf("%q", g.Kind), `it must be "sandbox" or "http"`)
 	}
-	if shared := s.Env == "staging" || s.Env == "production"; shared && s.Broker.Kind == "redisstream" && s.Broker.URL == "" {
-		bad("broker.url", `""`, "without it each service would start a Redis of its own: set the shared one's address")
-	}
-	return errors.Join(errs...)
+	return faults.Err()
 }

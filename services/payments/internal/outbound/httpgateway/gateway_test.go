@@ -13,14 +13,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/app/gatewaytest"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway/providertest"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 var (
@@ -30,7 +31,7 @@ var (
 
 func TestGatewayRules(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		ledger, err := sandbox.Open(t.Context(), sandbox.Config{DB: db.DB, Dialect: db.Dialect, Logger: quiet()})
 		require.NoError(t, err)
 		provider := httptest.NewServer(http.StripPrefix("/pay", providertest.Handler(ledger)))

@@ -11,18 +11,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
+	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/app"
 	"github.com/headrace-go/headrace/services/payments/internal/app/gatewaytest"
 	"github.com/headrace-go/headrace/services/payments/internal/domain"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/sandbox"
-	"github.com/headrace-go/headrace/services/payments/internal/testdb"
 )
 
 var price = domain.Money{Amount: 4200, Currency: "EUR"}
 
-func open(t *testing.T, db testdb.DB, change func(*sandbox.Config)) *sandbox.Gateway {
+func open(t *testing.T, db frameworktest.DB, change func(*sandbox.Config)) *sandbox.Gateway {
 	t.Helper()
 	cfg := sandbox.Config{DB: db.DB, Dialect: db.Dialect, Slow: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
@@ -40,7 +41,7 @@ func charge(token string) app.ChargeRequest {
 
 func TestGatewayRules(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		gatewaytest.Run(t, gatewaytest.Harness{
 			Gateway: open(t, db, nil),
 			OK:      sandbox.TokenOK, Declined: sandbox.TokenInsufficientFunds, Flaky: sandbox.TokenFlaky, Lost: sandbox.TokenLost,
@@ -51,7 +52,7 @@ func TestGatewayRules(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		g := open(t, db, func(c *sandbox.Config) { c.RetryAfter = 1234 * time.Millisecond })
 		ask := func(req app.ChargeRequest) error {
 			_, err := g.Charge(t.Context(), req)
@@ -112,7 +113,7 @@ func TestTokens(t *testing.T) {
 
 func TestLedgerSurvivesItsProcess(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		req := charge(sandbox.TokenOK)
 		before, err := open(t, db, nil).Charge(t.Context(), req)
 		require.NoError(t, err)
@@ -130,7 +131,7 @@ func TestLedgerSurvivesItsProcess(t *testing.T) {
 // a second key for one order must show.
 func TestLedgerShowsADoubleCharge(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		g := open(t, db, nil)
 		req := charge(sandbox.TokenOK)
 		_, err := g.Charge(t.Context(), req)
@@ -148,7 +149,7 @@ func TestLedgerShowsADoubleCharge(t *testing.T) {
 
 func TestLedgerRefusesAKeyUsedForSomethingElse(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		g := open(t, db, nil)
 		permanent := func(err error) {
 			t.Helper()
@@ -181,7 +182,7 @@ func TestLedgerRefusesAKeyUsedForSomethingElse(t *testing.T) {
 
 func TestLedgerOverHTTP(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, payments.Files, func(t *testing.T, db frameworktest.DB) {
 		g := open(t, db, nil)
 		reqs := make([]app.ChargeRequest, 3)
 		for i := range reqs {
