@@ -86,11 +86,12 @@ type Broker struct {
 // Database says where the service's own tables are, the outbox's and the
 // inbox's among them.
 type Database struct {
-	// Driver is "sqlite" or "postgres". Empty: no database, so no HandleTx, no
-	// outbox, and dedup in memory. Default "".
+	// Driver is "sqlite", "postgres" or "mysql" (MySQL 8.0.19 or MariaDB 10.6, or
+	// later). Empty: no database, so no HandleTx, no outbox, and dedup in memory.
+	// Default "".
 	Driver string `koanf:"driver"`
 	// DSN is a file's path for sqlite (its folder is made), ":memory:" for a
-	// database that ends with the process, or a postgres:// URL.
+	// database that ends with the process, or a postgres:// or mysql:// URL.
 	DSN Secret `koanf:"dsn"`
 	// MaxOpenConns bounds the pool. Default 20.
 	MaxOpenConns int `koanf:"max_open_conns"`
@@ -314,9 +315,9 @@ func (p Profile) Validate() error {
 		bad("broker.url", "", "without it each service would start a Redis of its own: set the shared one's address")
 	}
 	notNegative("broker.retention", p.Broker.Retention)
-	oneOf("database.driver", p.Database.Driver, "", "sqlite", "postgres")
+	oneOf("database.driver", p.Database.Driver, "", "sqlite", "postgres", "mysql")
 	if p.Database.Driver != "" && strings.TrimSpace(p.Database.DSN.Reveal()) == "" {
-		bad("database.dsn", "", fmt.Sprintf("database.driver is %q, so say where: a file's path for sqlite, a postgres:// URL for postgres", p.Database.Driver))
+		bad("database.dsn", "", fmt.Sprintf("database.driver is %q, so say where: a file's path for sqlite, a postgres:// URL for postgres, a mysql:// URL for mysql", p.Database.Driver))
 	}
 	atLeastOne("database.max_open_conns", p.Database.MaxOpenConns)
 	if p.Database.MaxIdleConns < 0 {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -144,6 +145,41 @@ func TestPostgres(t *testing.T) {
 	require.NotNil(t, c.Waker)
 	var n int
 	require.NoError(t, c.DB.QueryRowContext(t.Context(), "SELECT count(*) FROM headrace_inbox").Scan(&n))
+}
+
+// MySQL and MariaDB are opened from a URL and from the driver's own DSN, and
+// tell no password.
+func TestMySQL(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.MySQLDSN(t)
+	cfg, err := mysql.ParseDSN(dsn)
+	require.NoError(t, err)
+	asURL := (&url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + cfg.DBName}).String()
+	for _, dsn := range []string{dsn, asURL} {
+		p := profile()
+		p.Database.Driver, p.Database.DSN = "mysql", config.Secret(dsn)
+		p.Database.MaxOpenConns = 7
+		c := open(t, p)
+		require.Equal(t, sqltx.MySQL, c.Dialect)
+		require.Equal(t, 7, c.DB.Stats().MaxOpenConnections)
+		require.Nil(t, c.Waker)
+		var n int
+		require.NoError(t, c.DB.QueryRowContext(t.Context(), "SELECT count(*) FROM headrace_inbox").Scan(&n))
+	}
+	for dsn, want := range map[string]string{
+		"mysql://bob:hunter2@" + cfg.Addr + "/" + cfg.DBName: "mysql://bob@" + cfg.Addr,
+		"mysql://bob:hunter2@" + cfg.Addr:                    "names no database",
+		"bob:hunter2@x":                                      "can't be parsed",
+		"mysql://bob:hunter2@[::1/x":                         "can't be parsed",
+	} {
+		p := profile()
+		p.Database.Driver, p.Database.DSN = "mysql", config.Secret(dsn)
+		p.Database.ConnectTimeout = time.Second
+		_, err := connect.Open(t.Context(), p, quiet)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "HEADRACE_DATABASE_DSN")
+		require.NotContains(t, err.Error(), "hunter2")
+	}
 }
 
 func TestRedis(t *testing.T) {

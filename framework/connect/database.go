@@ -30,10 +30,14 @@ const sqliteConns = 4
 func (c *Connections) openDatabase(ctx context.Context, p config.Profile, logger *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Database.ConnectTimeout)
 	defer cancel()
-	if p.Database.Driver == "sqlite" {
+	switch p.Database.Driver {
+	case "sqlite":
 		return c.openSQLite(ctx, p.Database, logger)
+	case "mysql":
+		return c.openMySQL(ctx, p.Database, logger)
+	default:
+		return c.openPostgres(ctx, p.Database, logger)
 	}
-	return c.openPostgres(ctx, p.Database, logger)
 }
 
 func (c *Connections) openSQLite(ctx context.Context, d config.Database, logger *slog.Logger) error {

@@ -122,7 +122,7 @@ func (c *Cleaner) Clean(ctx context.Context) (int64, error) {
 func (c *Cleaner) purge(ctx context.Context, query string, args ...any) (total int64, err error) {
 	for {
 		var n int64
-		err := sqltx.Run(ctx, c.cfg.DB, sqltx.Options{Dialect: c.cfg.Dialect}, func(ctx context.Context, tx *sql.Tx) error {
+		err := sqltx.Run(ctx, c.cfg.DB, sqltx.Options{Dialect: c.cfg.Dialect, Isolation: c.q.isolation}, func(ctx context.Context, tx *sql.Tx) error {
 			res, err := tx.ExecContext(ctx, query, args...)
 			if err != nil {
 				return err

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 func eachDialect(t *testing.T, fn func(t *testing.T, db *sql.DB, d sqltx.Dialect)) {
-	for d, open := range map[sqltx.Dialect]func(testing.TB) *sql.DB{sqltx.Postgres: testenv.Postgres, sqltx.SQLite: testenv.SQLite} {
+	for d, open := range map[sqltx.Dialect]func(testing.TB) *sql.DB{sqltx.Postgres: testenv.Postgres, sqltx.MySQL: testenv.MySQL, sqltx.SQLite: testenv.SQLite} {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			db := open(t)
@@ -79,11 +79,11 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 					})
 					second <- a
 				}()
-				if d == sqltx.Postgres { // SQLite waits already in BEGIN
+				if waiting := waits[d]; waiting != "" { // SQLite waits already in BEGIN
 					<-entered
 					require.Eventually(t, func() bool {
 						var n int
-						require.NoError(t, db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`).Scan(&n))
+						require.NoError(t, db.QueryRow(waiting).Scan(&n))
 						return n == 1
 					}, 10*time.Second, 5*time.Millisecond, "the second waits for the first")
 				}
@@ -103,11 +103,25 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 	}
 }
 
+// waits counts the transactions of the database that wait for a row.
+var waits = map[sqltx.Dialect]string{
+	sqltx.Postgres: `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`,
+	sqltx.MySQL:    `SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT%' AND time_ms > 20`,
+}
+
+// keyColumn is the column key, quoted where it must be.
+func keyColumn(d sqltx.Dialect) string {
+	if d == sqltx.MySQL {
+		return "`key`"
+	}
+	return "key"
+}
+
 // Of many copies at once, on every isolation level, exactly one runs.
 func TestOneOfManyRuns(t *testing.T) {
 	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
 		levels := []sql.IsolationLevel{sql.LevelDefault}
-		if d == sqltx.Postgres {
+		if d != sqltx.SQLite {
 			db.SetMaxOpenConns(10)
 			levels = append(levels, sql.LevelRepeatableRead, sql.LevelSerializable)
 		}
@@ -233,7 +247,7 @@ func TestStoreRace(t *testing.T) {
 		for round := range 10 {
 			key := fmt.Sprint("k", round)
 			if round%2 == 0 {
-				_, err := db.Exec(`INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, 'dead', FALSE, 1)`, key)
+				_, err := db.Exec(d.Rebind(`INSERT INTO headrace_dedup (`+keyColumn(d)+`, token, done, expires_at) VALUES ($1, 'dead', FALSE, 1)`), key)
 				require.NoError(t, err)
 			}
 			var acquired atomic.Int64
@@ -267,7 +281,7 @@ func TestCleaner(t *testing.T) {
 			}
 			_, err := Insert(ctx, db, d, "h", fmt.Sprint(i), at)
 			require.NoError(t, err)
-			_, err = db.Exec(`INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, 't', TRUE, $2)`, fmt.Sprint(i), at.Add(time.Hour).UnixMicro())
+			_, err = db.Exec(d.Rebind(`INSERT INTO headrace_dedup (`+keyColumn(d)+`, token, done, expires_at) VALUES ($1, 't', TRUE, $2)`), fmt.Sprint(i), at.Add(time.Hour).UnixMicro())
 			require.NoError(t, err)
 		}
 		c, err := NewCleaner(CleanerConfig{DB: db, Dialect: d, Retention: 24 * time.Hour, RedeliveryWindow: time.Hour, BatchSize: 10, Logger: quiet()})

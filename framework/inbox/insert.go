@@ -26,7 +26,7 @@ const MaxKeyBytes = 255
 // While another transaction holds an uncommitted row of the same event, Insert
 // waits for its end: fresh when that rolled back, a duplicate when it committed.
 // Above read committed Postgres answers the latter with a serialization failure,
-// which sqltx.Run replays. On SQLite the wait is for the write lock and bounded
+// and MySQL may answer with a deadlock when several wait: sqltx.Run replays both. On SQLite the wait is for the write lock and bounded
 // by the busy timeout.
 //
 // now becomes the row's time, by which it is cleaned up.

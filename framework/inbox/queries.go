@@ -1,18 +1,23 @@
 package inbox
 
-import "github.com/headrace-go/headrace/framework/sqltx"
+import (
+	"database/sql"
+
+	"github.com/headrace-go/headrace/framework/sqltx"
+)
 
 // querySet is what differs between dialects.
 type querySet struct {
 	insert  string // $1 handler, $2 event id, $3 time
 	handled string // $1 handler, $2 event id
 
-	// claim takes $1 key, $2 token, $3 lease in microseconds; a row comes back
-	// when the claim is the caller's.
-	claim string
-	// look takes $1 key: done, and microseconds until it expires.
+	// claim takes $1 key, $2 token, $3 lease in microseconds; when it returns, a
+	// row comes back when the claim is the caller's, else look tells.
+	claim   string
+	returns bool
+	// look takes $1 key: token, done, and microseconds until it expires.
 	look string
-	// commit takes $1 key, $2 token, $3 retention in microseconds.
+	// commit takes $1 retention in microseconds, $2 key, $3 token.
 	commit string
 	// release takes $1 key, $2 token.
 	release string
@@ -20,10 +25,14 @@ type querySet struct {
 	// purgeInbox takes $1 an age in microseconds and $2 a limit; purgeDedup $1 a limit.
 	purgeInbox string
 	purgeDedup string
+
+	// isolation of the package's own transactions.
+	isolation sql.IsolationLevel
 }
 
 const (
 	postgresNow = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
+	mysqlNow    = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 	sqliteNow   = `CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)`
 )
 
@@ -37,8 +46,9 @@ func claims(now string) querySet {
 ON CONFLICT (key) DO UPDATE SET token = excluded.token, done = FALSE, expires_at = ` + now + ` + $3
 WHERE headrace_dedup.expires_at <= ` + now + `
 RETURNING key`,
-		look:    `SELECT done, expires_at - ` + now + ` FROM headrace_dedup WHERE key = $1`,
-		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $3 WHERE key = $1 AND token = $2 AND NOT done`,
+		returns: true,
+		look:    `SELECT token, done, expires_at - ` + now + ` FROM headrace_dedup WHERE key = $1`,
+		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $1 WHERE key = $2 AND token = $3 AND NOT done`,
 		release: `DELETE FROM headrace_dedup WHERE key = $1 AND token = $2 AND NOT done`,
 	}
 }
@@ -52,6 +62,24 @@ SELECT ctid FROM headrace_inbox WHERE processed_at < ` + postgresNow + ` - $1 OR
 SELECT ctid FROM headrace_dedup WHERE expires_at < ` + postgresNow + ` ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))`
 		return q
 	}(),
+	sqltx.MySQL: {
+		// IGNORE waits for an uncommitted row like any insert. Of the errors that it
+		// would hide none but the duplicate can come: the keys are checked before.
+		insert:  `INSERT IGNORE INTO headrace_inbox (handler, event_id, processed_at) VALUES (?, ?, ?)`,
+		handled: `SELECT count(*) FROM headrace_inbox WHERE handler = ? AND event_id = ?`,
+		// MySQL assigns from left to right, and later ones see it: expires_at is last.
+		claim: "INSERT INTO headrace_dedup (`key`, token, done, expires_at) VALUES (?, ?, FALSE, " + mysqlNow + ` + ?)
+ON DUPLICATE KEY UPDATE token = IF(expires_at <= ` + mysqlNow + `, VALUES(token), token),
+ done = IF(expires_at <= ` + mysqlNow + `, FALSE, done),
+ expires_at = IF(expires_at <= ` + mysqlNow + `, VALUES(expires_at), expires_at)`,
+		look:       "SELECT token, done, expires_at - " + mysqlNow + " FROM headrace_dedup WHERE `key` = ?",
+		commit:     "UPDATE headrace_dedup SET done = TRUE, expires_at = " + mysqlNow + " + ? WHERE `key` = ? AND token = ? AND NOT done",
+		release:    "DELETE FROM headrace_dedup WHERE `key` = ? AND token = ? AND NOT done",
+		purgeInbox: `DELETE FROM headrace_inbox WHERE processed_at < ` + mysqlNow + ` - ? ORDER BY processed_at LIMIT ?`,
+		purgeDedup: `DELETE FROM headrace_dedup WHERE expires_at < ` + mysqlNow + ` ORDER BY expires_at LIMIT ?`,
+		// Without gap locks: a clean-up must not stop handlers.
+		isolation: sql.LevelReadCommitted,
+	},
 	sqltx.SQLite: func() querySet {
 		q := claims(sqliteNow)
 		q.purgeInbox = `DELETE FROM headrace_inbox WHERE (handler, event_id) IN (

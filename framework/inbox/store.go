@@ -34,7 +34,7 @@ func NewSQLStore(db *sql.DB, d sqltx.Dialect) (*SQLStore, error) {
 	if !ok {
 		return nil, d.Validate()
 	}
-	return &SQLStore{db: db, opts: sqltx.Options{Dialect: d, MaxElapsed: 5 * time.Second}, q: q}, nil
+	return &SQLStore{db: db, opts: sqltx.Options{Dialect: d, Isolation: q.isolation, MaxElapsed: 5 * time.Second}, q: q}, nil
 }
 
 // Claim takes the key for the lease, unless it is done or busy.
@@ -47,24 +47,31 @@ func (s *SQLStore) Claim(ctx context.Context, key string, lease time.Duration) (
 	}
 	c := middleware.Claim{Key: key, Token: uuid.NewString()}
 	err := sqltx.Run(ctx, s.db, s.opts, func(ctx context.Context, tx *sql.Tx) error {
-		var got string
-		err := tx.QueryRowContext(ctx, s.q.claim, key, c.Token, lease.Microseconds()).Scan(&got)
-		if err == nil {
-			c.State = middleware.ClaimAcquired
-			return nil
-		}
-		if !errors.Is(err, sql.ErrNoRows) {
+		if s.q.returns {
+			var got string
+			err := tx.QueryRowContext(ctx, s.q.claim, key, c.Token, lease.Microseconds()).Scan(&got)
+			if err == nil {
+				c.State = middleware.ClaimAcquired
+				return nil
+			}
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		} else if _, err := tx.ExecContext(ctx, s.q.claim, key, c.Token, lease.Microseconds()); err != nil {
 			return err
 		}
+		var token string
 		var done bool
 		var left int64
-		err = tx.QueryRowContext(ctx, s.q.look, key).Scan(&done, &left)
+		err := tx.QueryRowContext(ctx, s.q.look, key).Scan(&token, &done, &left)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // given back in between
 			c.State, c.RetryAfter = middleware.ClaimBusy, 0
 			return nil
 		case err != nil:
 			return err
+		case token == c.Token:
+			c.State = middleware.ClaimAcquired
 		case done:
 			c.State = middleware.ClaimDone
 		default:
@@ -86,7 +93,7 @@ func (s *SQLStore) Commit(ctx context.Context, c middleware.Claim, retention tim
 	if retention <= 0 {
 		return fmt.Errorf("inbox: the retention of a dedup key is %s: it must be positive", retention)
 	}
-	n, err := s.exec(ctx, s.q.commit, c.Key, c.Token, retention.Microseconds())
+	n, err := s.exec(ctx, s.q.commit, retention.Microseconds(), c.Key, c.Token)
 	if err != nil {
 		return fmt.Errorf("inbox: commit the claim on %q: %w", c.Key, err)
 	}

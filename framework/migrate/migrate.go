@@ -78,7 +78,7 @@ func (o Options) Validate() error {
 // engine is what differs between dialects.
 type engine struct {
 	goose database.Dialect
-	// tableExists takes the table's name as $1.
+	// tableExists takes the table's name.
 	tableExists string
 	// lock keeps every other process out of the migrations of this table until
 	// unlock is called or the process ends.
@@ -90,6 +90,11 @@ var engines = map[sqltx.Dialect]engine{
 		goose:       goose.DialectPostgres,
 		tableExists: `SELECT to_regclass(quote_ident($1)) IS NOT NULL`,
 		lock:        lockPostgres,
+	},
+	sqltx.MySQL: {
+		goose:       goose.DialectMySQL,
+		tableExists: `SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?)`,
+		lock:        lockMySQL,
 	},
 	sqltx.SQLite: {
 		goose:       goose.DialectSQLite3,
@@ -103,9 +108,13 @@ var engines = map[sqltx.Dialect]engine{
 // to change the schema is fine then. It never goes back: a schema newer than
 // fsys, left by a newer release, is taken as current.
 //
-// On Postgres the replicas queue on a session's advisory lock, which a
+// On Postgres and MySQL the replicas queue on a session's lock, which a
 // connection pooler in transaction mode does not keep: migrate over a direct
 // connection. On SQLite they queue on a lock file beside the database's.
+//
+// A file is one transaction on Postgres and SQLite. On MySQL each statement that
+// changes the schema commits by itself, so a file that fails halfway leaves its
+// first half: write one such statement a file, or CREATE TABLE IF NOT EXISTS.
 func Up(ctx context.Context, db *sql.DB, d sqltx.Dialect, fsys fs.FS, o Options) (err error) {
 	o = o.WithDefaults()
 	p, eng, err := prepare(db, d, fsys, o)

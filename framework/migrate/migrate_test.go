@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -40,17 +41,21 @@ func files(sql ...string) fstest.MapFS {
 // database. All succeed, and each migration was applied once: the second would
 // double the row's value if it ran twice.
 func TestFiveReplicasAtOnce(t *testing.T) {
-	for d, driver := range map[sqltx.Dialect]string{sqltx.Postgres: "pgx", sqltx.SQLite: "sqlite"} {
+	for d, driver := range map[sqltx.Dialect]string{sqltx.Postgres: "pgx", sqltx.MySQL: "mysql", sqltx.SQLite: "sqlite"} {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			dsn := testenv.SQLiteDSN
-			if d == sqltx.Postgres {
+			switch d {
+			case sqltx.Postgres:
 				dsn = testenv.PostgresDSN
+			case sqltx.MySQL:
+				dsn = testenv.MySQLDSN
 			}
 			at := dsn(t)
 			first := testenv.Open(t, driver, at)
 			own := files(
-				`CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER NOT NULL); INSERT INTO things VALUES (1, 1);`,
+				`CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+INSERT INTO things VALUES (1, 1);`,
 				`UPDATE things SET n = n * 2;`,
 				`ALTER TABLE things ADD COLUMN name TEXT;`)
 			var wg sync.WaitGroup
@@ -126,19 +131,45 @@ func TestRoleWithoutDDL(t *testing.T) {
 // once it is mended; a newer schema than the program's is taken as current.
 func TestFailedMigration(t *testing.T) {
 	t.Parallel()
-	for d, open := range map[sqltx.Dialect]func(testing.TB) *sql.DB{sqltx.Postgres: testenv.Postgres, sqltx.SQLite: testenv.SQLite} {
+	for d, open := range map[sqltx.Dialect]func(testing.TB) *sql.DB{sqltx.Postgres: testenv.Postgres, sqltx.MySQL: testenv.MySQL, sqltx.SQLite: testenv.SQLite} {
 		db := open(t)
 		o := migrate.Options{Table: "my_versions", Logger: quiet()}
-		err := migrate.Up(t.Context(), db, d, files(`CREATE TABLE a (id INTEGER);`, `CREATE TABLE b (id INTEGER); SELECT nonsense;`), o)
+		err := migrate.Up(t.Context(), db, d, files(`CREATE TABLE a (id INTEGER);`, `CREATE TABLE IF NOT EXISTS b (id INTEGER);
+SELECT nonsense;`), o)
 		require.ErrorContains(t, err, "my_versions")
 		require.ErrorContains(t, err, "00002_step.sql")
-		whole := files(`CREATE TABLE a (id INTEGER);`, `CREATE TABLE b (id INTEGER);`)
+		whole := files(`CREATE TABLE a (id INTEGER);`, `CREATE TABLE IF NOT EXISTS b (id INTEGER);`)
 		require.ErrorIs(t, migrate.Check(t.Context(), db, d, whole, o), migrate.ErrPending)
 		require.NoError(t, migrate.Up(t.Context(), db, d, whole, o))
 		require.NoError(t, migrate.Up(t.Context(), db, d, files(`CREATE TABLE a (id INTEGER);`), o))
 		_, err = db.Exec(`INSERT INTO b VALUES (1)`)
 		require.NoError(t, err)
 	}
+}
+
+// B41 on MySQL: a user who may not change the schema.
+func TestUserWithoutDDL(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.MySQLDSN(t)
+	owner := testenv.Open(t, "mysql", dsn)
+	user := "hr_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:20]
+	_, err := owner.Exec(`CREATE USER ` + user + ` IDENTIFIED BY 'pw'`)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := owner.Exec(`DROP USER ` + user)
+		require.NoError(t, err)
+	})
+	cfg, err := mysql.ParseDSN(dsn)
+	require.NoError(t, err)
+	_, err = owner.Exec("GRANT SELECT, INSERT, UPDATE, DELETE ON `" + cfg.DBName + "`.* TO " + user)
+	require.NoError(t, err)
+	cfg.User, cfg.Passwd = user, "pw"
+	app := testenv.Open(t, "mysql", cfg.FormatDSN())
+	err = schema.Ensure(t.Context(), app, sqltx.MySQL, quiet())
+	require.ErrorIs(t, err, migrate.ErrNoDDL)
+	require.ErrorContains(t, err, "versions [1 2] of headrace_schema_version")
+	require.NoError(t, schema.Ensure(t.Context(), owner, sqltx.MySQL, quiet()))
+	require.NoError(t, schema.Ensure(t.Context(), app, sqltx.MySQL, quiet()))
 }
 
 func TestLockIsLeftBySQLite(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/headrace-go/headrace/framework/broker"
@@ -135,7 +136,8 @@ func (r *Relay) judge(rows []row, verdicts []error) summary {
 		if err == nil {
 			continue
 		}
-		f := failure{Offset: rows[i].offset, Error: err.Error()}
+		// SQL text takes no NUL.
+		f := failure{Offset: rows[i].offset, Error: strings.ReplaceAll(err.Error(), "\x00", "\\0")}
 		h, behind := keys[rows[i].key]
 		behind = behind && rows[i].key != ""
 		switch {
@@ -148,6 +150,9 @@ func (r *Relay) judge(rows []row, verdicts []error) summary {
 		case behind:
 			f.Delay, f.Park = h.delay.Microseconds(), h.parked
 			f.Error = errBehind.Error()
+			if h.parked {
+				f.Error = behindParked
+			}
 		default:
 			s.failed++
 			s.fresh = s.fresh || rows[i].attempts == 0

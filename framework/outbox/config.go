@@ -25,7 +25,8 @@ type Waker interface {
 
 // RelayConfig configures a Relay. The zero value of a field means its default.
 type RelayConfig struct {
-	// DB is the database. On Postgres its pool must allow 3 connections or more.
+	// DB is the database. On Postgres and MySQL its pool must allow 3 connections
+	// or more.
 	// Required.
 	DB *sql.DB
 	// Dialect is the database's. Required.
@@ -129,7 +130,7 @@ func (c RelayConfig) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.DB == nil {
 		bad("outbox: DB is nil: hand in the service's database")
-	} else if n := c.DB.Stats().MaxOpenConnections; c.Dialect == sqltx.Postgres && n > 0 && n < 3 {
+	} else if n := c.DB.Stats().MaxOpenConnections; c.Dialect != sqltx.SQLite && n > 0 && n < 3 {
 		bad("outbox: the pool of DB has %d connections: the relay holds one while it publishes, so allow 3 or more", n)
 	}
 	if c.Publisher == nil {

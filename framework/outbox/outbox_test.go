@@ -43,7 +43,7 @@ type env struct {
 
 // eachDialect runs fn on every dialect.
 func eachDialect(t *testing.T, fn func(t *testing.T, e env)) {
-	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.SQLite} {
+	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.MySQL, sqltx.SQLite} {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			fn(t, newEnv(t, d))
@@ -58,6 +58,11 @@ func newEnv(t testing.TB, d sqltx.Dialect) env {
 	case sqltx.Postgres:
 		e.dsn = testenv.PostgresDSN(t)
 		e.db = testenv.Open(t, "pgx", e.dsn)
+		e.db.SetMaxOpenConns(12)
+		e.db.SetMaxIdleConns(12)
+	case sqltx.MySQL:
+		e.dsn = testenv.MySQLDSN(t)
+		e.db = testenv.Open(t, "mysql", e.dsn)
 		e.db.SetMaxOpenConns(12)
 		e.db.SetMaxIdleConns(12)
 	default:
@@ -115,6 +120,14 @@ func (e env) write(t testing.TB, w *Writer, msgs ...Message) {
 	require.NoError(t, sqltx.Run(context.Background(), e.db, sqltx.Options{Dialect: e.dialect}, func(ctx context.Context, tx *sql.Tx) error {
 		return w.Write(ctx, tx, msgs...)
 	}))
+}
+
+// offset is the column's name, quoted.
+func (e env) offset() string {
+	if e.dialect == sqltx.MySQL {
+		return "`offset`"
+	}
+	return `"offset"`
 }
 
 func (e env) count(t testing.TB, where string) int {

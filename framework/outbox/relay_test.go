@@ -50,10 +50,14 @@ func TestThreeRelaysPublishOnceInOrder(t *testing.T) {
 }
 
 func driverOf(d sqltx.Dialect) string {
-	if d == sqltx.Postgres {
+	switch d {
+	case sqltx.Postgres:
 		return "pgx"
+	case sqltx.MySQL:
+		return "mysql"
+	default:
+		return "sqlite"
 	}
-	return "sqlite"
 }
 
 // A row whose transaction commits long after others took higher offsets is not
@@ -167,14 +171,14 @@ func TestRetention(t *testing.T) {
 		require.Equal(t, 2500, e.count(t, "acked = TRUE AND sent_at IS NOT NULL"))
 		e.write(t, w, msg("orders", "", 0), msg("orders", "", 1), msg("orders", "", 2))
 		old := `now() - interval '1 year'`
-		if e.dialect == sqltx.SQLite {
+		if e.dialect != sqltx.Postgres {
 			old = `1`
 		}
 		// Old beyond retention: all but 100 sent rows, and three rows that were
 		// never sent: one ready, one held, one parked.
-		_, err := e.db.Exec(`UPDATE ` + schema.OutboxTable + ` SET created_at = ` + old + `, sent_at = CASE WHEN acked THEN ` + old + ` END WHERE "offset" > 100`)
+		_, err := e.db.Exec(`UPDATE ` + schema.OutboxTable + ` SET created_at = ` + old + `, sent_at = CASE WHEN acked THEN ` + old + ` END WHERE ` + e.offset() + ` > 100`)
 		require.NoError(t, err)
-		_, err = e.db.Exec(`UPDATE ` + schema.OutboxTable + ` SET state = "offset" - 2501 WHERE acked = FALSE`)
+		_, err = e.db.Exec(`UPDATE ` + schema.OutboxTable + ` SET state = ` + e.offset() + ` - 2501 WHERE acked = FALSE`)
 		require.NoError(t, err)
 		n, err := r.store.purge(t.Context(), time.Hour, 1000)
 		require.NoError(t, err)

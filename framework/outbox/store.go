@@ -2,7 +2,9 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,6 +18,10 @@ import (
 //	1  held: waits for next_attempt_at, itself or behind a row of its key
 //	2  parked
 const stateParked = 2
+
+// behindParked is the parked_reason of a row that is parked only because an
+// earlier one of its key is.
+const behindParked = "behind a parked row of its ordering key"
 
 // row is one row of the outbox.
 type row struct {
@@ -125,6 +131,131 @@ func fail(ctx context.Context, tx sqltx.Execer, query string, args ...any) (park
 	return parked, rows.Err()
 }
 
+// scoutRows runs a query that gives each shard's ready, nextDue, failures and
+// pause.
+func scoutRows(ctx context.Context, db *sql.DB, query string, args ...any) (scouting, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return scouting{}, fmt.Errorf("look for rows: %w", err)
+	}
+	defer rows.Close()
+	var found scouting
+	for rows.Next() {
+		var shard int
+		var ready bool
+		var due sql.NullInt64
+		var pause int64
+		if err := rows.Scan(&shard, &ready, &due, &found.failures, &pause); err != nil {
+			return scouting{}, fmt.Errorf("look for rows: %w", err)
+		}
+		found.add(shard, ready, due, pause)
+	}
+	if err := rows.Err(); err != nil {
+		return scouting{}, fmt.Errorf("look for rows: %w", err)
+	}
+	return found, nil
+}
+
+func (f *scouting) add(shard int, ready bool, due sql.NullInt64, pause int64) {
+	f.pause = time.Duration(max(pause, 0)) * time.Microsecond
+	if ready || due.Valid && due.Int64 <= 0 {
+		f.shards = append(f.shards, shard)
+	}
+	if due.Valid && due.Int64 > 0 {
+		in := time.Duration(due.Int64) * time.Microsecond
+		if f.nextDue == 0 || in < f.nextDue {
+			f.nextDue = in
+		}
+	}
+}
+
+// readRows appends the rows of a query to batch; the query's last column is
+// returned as that of its last row.
+func readRows(ctx context.Context, db sqltx.Execer, batch []row, query string, args ...any) (_ []row, last bool, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, false, fmt.Errorf("read rows: %w", err)
+	}
+	defer rows.Close()
+	var payload sql.RawBytes
+	var key sql.NullString
+	for rows.Next() {
+		var r row
+		if err := rows.Scan(&r.offset, &payload, &key, &r.attempts, &last); err != nil {
+			return nil, false, fmt.Errorf("read rows: %w", err)
+		}
+		r.key = key.String
+		r.topic, r.msg, r.corrupt = decodeEnvelope(payload)
+		batch = append(batch, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, false, fmt.Errorf("read rows: %w", err)
+	}
+	return batch, last, nil
+}
+
+// blockedKeys runs a query that gives each key, whether the rows that block it
+// are parked, and the lowest offset of those.
+func blockedKeys(ctx context.Context, db sqltx.Execer, query string, args ...any) (map[string]block, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the keys held back: %w", err)
+	}
+	defer rows.Close()
+	blocked := map[string]block{}
+	for rows.Next() {
+		var key string
+		var parked bool
+		var from int64
+		if err := rows.Scan(&key, &parked, &from); err != nil {
+			return nil, fmt.Errorf("read the keys held back: %w", err)
+		}
+		b, ok := blocked[key]
+		if !ok {
+			b = block{held: never, parked: never}
+		}
+		if parked {
+			b.parked = from
+		} else {
+			b.held = from
+		}
+		blocked[key] = b
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the keys held back: %w", err)
+	}
+	return blocked, nil
+}
+
+// writeRows runs one statement in a transaction of its own.
+func writeRows(ctx context.Context, db *sql.DB, opts sqltx.Options, query string, args ...any) (n int64, err error) {
+	err = sqltx.Run(ctx, db, opts, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		n, err = res.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
+func scanOffsets(rows *sql.Rows, err error) ([]int64, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var offsets []int64
+	for rows.Next() {
+		var o int64
+		if err := rows.Scan(&o); err != nil {
+			return nil, err
+		}
+		offsets = append(offsets, o)
+	}
+	return offsets, rows.Err()
+}
+
 // offsets and failures travel as one JSON parameter, which every driver takes.
 func asJSON(v any) string {
 	b, err := json.Marshal(v)
@@ -136,5 +267,6 @@ func asJSON(v any) string {
 
 var stores = map[sqltx.Dialect]func(RelayConfig) store{
 	sqltx.Postgres: newPostgresStore,
+	sqltx.MySQL:    newMySQLStore,
 	sqltx.SQLite:   newSQLiteStore,
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/headrace-go/headrace/framework/schema"
-	"github.com/headrace-go/headrace/framework/sqltx"
 )
 
 // postgresStore claims with advisory locks that belong to the claim's
@@ -64,8 +63,8 @@ FROM unnest($1::text::smallint[]) AS s(shard) CROSS JOIN LATERAL
 FROM unnest($1::text::smallint[]) AS s(shard) CROSS JOIN LATERAL
  (SELECT "offset", payload, ordering_key, attempts FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 1 AND next_attempt_at <= now()
   ORDER BY shard, "offset" LIMIT $2) AS r`)
-	s.qBlocked = q(`SELECT DISTINCT ordering_key, state = 2 FROM {t}
-WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND ` + blocking + ` AND ordering_key IS NOT NULL`)
+	s.qBlocked = q(`SELECT ordering_key, state = 2, min("offset") FROM {t}
+WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND ` + blocking + ` AND ordering_key IS NOT NULL GROUP BY 1, 2`)
 	s.qDelete = q(`DELETE FROM {t} WHERE "offset" = ANY ($1::text::bigint[])`)
 	s.qMark = q(`UPDATE {t} SET acked = TRUE, sent_at = now() WHERE "offset" = ANY ($1::text::bigint[])`)
 	s.qFail = q(`UPDATE {t} AS t SET
@@ -91,7 +90,7 @@ RETURNING t."offset", t.state`)
  state = CASE WHEN $3 THEN 2 ELSE 1 END,
  next_attempt_at = CASE WHEN NOT $3 THEN (SELECT max(h.next_attempt_at) FROM {t} h WHERE h.shard = t.shard AND h.acked = FALSE AND h.state = 1 AND h.ordering_key = t.ordering_key AND h.next_attempt_at > now()) END,
  parked_at = CASE WHEN $3 THEN now() END,
- parked_reason = CASE WHEN $3 THEN 'behind a parked row of its ordering key' END
+ parked_reason = CASE WHEN $3 THEN '` + behindParked + `' END
 WHERE t."offset" = ANY ($1::text::bigint[]) AND t.shard = ANY ($2::text::smallint[])`)
 	s.qProbe = q(`UPDATE {control} SET not_before = now() + $1::bigint * interval '1 microsecond' WHERE outbox = '{t}' AND failures > 0 AND not_before <= now()`)
 	s.qFailures = q(`SELECT failures FROM {control} WHERE outbox = '{t}'`)
@@ -122,39 +121,7 @@ func fnv32(s string) uint32 {
 }
 
 func (s *postgresStore) scout(ctx context.Context) (scouting, error) {
-	rows, err := s.db.QueryContext(ctx, s.qScout, s.floor.get())
-	if err != nil {
-		return scouting{}, fmt.Errorf("look for rows: %w", err)
-	}
-	defer rows.Close()
-	var found scouting
-	for rows.Next() {
-		var shard int
-		var ready bool
-		var due sql.NullInt64
-		var pause int64
-		if err := rows.Scan(&shard, &ready, &due, &found.failures, &pause); err != nil {
-			return scouting{}, fmt.Errorf("look for rows: %w", err)
-		}
-		found.add(shard, ready, due, pause)
-	}
-	if err := rows.Err(); err != nil {
-		return scouting{}, fmt.Errorf("look for rows: %w", err)
-	}
-	return found, nil
-}
-
-func (f *scouting) add(shard int, ready bool, due sql.NullInt64, pause int64) {
-	f.pause = time.Duration(max(pause, 0)) * time.Microsecond
-	if ready || due.Valid && due.Int64 <= 0 {
-		f.shards = append(f.shards, shard)
-	}
-	if due.Valid && due.Int64 > 0 {
-		in := time.Duration(due.Int64) * time.Microsecond
-		if f.nextDue == 0 || in < f.nextDue {
-			f.nextDue = in
-		}
-	}
+	return scoutRows(ctx, s.db, s.qScout, s.floor.get())
 }
 
 func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ claim, err error) {
@@ -181,7 +148,7 @@ func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ cla
 	c.shards = arrayLiteral(got)
 	perShard := max(limit/len(got), 1)
 	var held bool
-	c.batch, held, err = s.read(ctx, tx, make([]row, 0, limit), s.qReady, c.shards, s.floor.get(), perShard)
+	c.batch, held, err = readRows(ctx, tx, make([]row, 0, limit), s.qReady, c.shards, s.floor.get(), perShard)
 	if err != nil {
 		return nil, err
 	}
@@ -218,41 +185,11 @@ func (s *postgresStore) lock(ctx context.Context, tx *sql.Tx, want []int) ([]int
 	return got, nil
 }
 
-// read appends the rows of a query to batch; the query's last column is returned
-// as that of its last row.
-func (s *postgresStore) read(ctx context.Context, tx *sql.Tx, batch []row, query string, args ...any) (_ []row, last bool, err error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, false, fmt.Errorf("read rows: %w", err)
-	}
-	defer rows.Close()
-	batch, last, err = scanRows(rows, batch)
-	if err != nil {
-		return nil, false, fmt.Errorf("read rows: %w", err)
-	}
-	return batch, last, nil
-}
-
-func scanRows(rows *sql.Rows, batch []row) (_ []row, last bool, err error) {
-	var payload sql.RawBytes
-	var key sql.NullString
-	for rows.Next() {
-		var r row
-		if err := rows.Scan(&r.offset, &payload, &key, &r.attempts, &last); err != nil {
-			return nil, false, err
-		}
-		r.key = key.String
-		r.topic, r.msg, r.corrupt = decodeEnvelope(payload)
-		batch = append(batch, r)
-	}
-	return batch, last, rows.Err()
-}
-
 // sortOutHeld adds the held rows that are due and takes out the rows whose key
 // is blocked by one that is not.
 func (c *postgresClaim) sortOutHeld(ctx context.Context, perShard int) error {
 	s := c.store
-	due, _, err := s.read(ctx, c.tx, nil, s.qDue, c.shards, perShard)
+	due, _, err := readRows(ctx, c.tx, nil, s.qDue, c.shards, perShard)
 	if err != nil {
 		return err
 	}
@@ -269,27 +206,6 @@ func (c *postgresClaim) sortOutHeld(ctx context.Context, perShard int) error {
 		}
 	}
 	return nil
-}
-
-func blockedKeys(ctx context.Context, db sqltx.Execer, query string, args ...any) (map[string]bool, error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read the keys held back: %w", err)
-	}
-	defer rows.Close()
-	blocked := map[string]bool{}
-	for rows.Next() {
-		var key string
-		var parked bool
-		if err := rows.Scan(&key, &parked); err != nil {
-			return nil, fmt.Errorf("read the keys held back: %w", err)
-		}
-		blocked[key] = blocked[key] || parked
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the keys held back: %w", err)
-	}
-	return blocked, nil
 }
 
 type postgresClaim struct {

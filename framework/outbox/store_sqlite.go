@@ -49,7 +49,7 @@ func newSQLiteStore(cfg RelayConfig) store {
 FROM {t} WHERE acked = 0 AND state = 0 ORDER BY "offset" LIMIT $1`)
 	s.qDue = q(`SELECT "offset", payload, ordering_key, attempts, 1 FROM {t}
 WHERE acked = 0 AND state = 1 AND next_attempt_at <= $1 ORDER BY "offset" LIMIT $2`)
-	s.qBlocked = q(`SELECT DISTINCT ordering_key, state = 2 FROM {t} WHERE acked = 0 AND ` + blocking + ` AND ordering_key IS NOT NULL`)
+	s.qBlocked = q(`SELECT ordering_key, state = 2, min("offset") FROM {t} WHERE acked = 0 AND ` + blocking + ` AND ordering_key IS NOT NULL GROUP BY 1, 2`)
 	s.qDelete = q(`DELETE FROM {t} WHERE "offset" IN (SELECT value FROM json_each($1))`)
 	s.qMark = q(`UPDATE {t} SET acked = 1, sent_at = $2 WHERE "offset" IN (SELECT value FROM json_each($1))`)
 	s.qFail = q(`UPDATE {t} SET
@@ -75,7 +75,7 @@ RETURNING "offset", state`)
  state = CASE WHEN $2 THEN 2 ELSE 1 END,
  next_attempt_at = CASE WHEN NOT $2 THEN (SELECT max(h.next_attempt_at) FROM {t} AS h WHERE h.acked = 0 AND h.state = 1 AND h.ordering_key = {t}.ordering_key AND h.next_attempt_at > $3) END,
  parked_at = CASE WHEN $2 THEN $3 END,
- parked_reason = CASE WHEN $2 THEN 'behind a parked row of its ordering key' END
+ parked_reason = CASE WHEN $2 THEN '` + behindParked + `' END
 WHERE "offset" IN (SELECT value FROM json_each($1))`)
 	s.qProbe = q(`UPDATE {control} SET not_before = $2 + $1 WHERE outbox = '{t}' AND failures > 0 AND not_before <= $2`)
 	s.qFailures = q(`SELECT failures FROM {control} WHERE outbox = '{t}'`)
@@ -116,7 +116,7 @@ func (s *sqliteStore) claim(ctx context.Context, _ []int, limit int) (claim, err
 	// The lock makes this the only process that changes the state of rows, so
 	// these reads need no transaction; handlers only add rows.
 	now := micros()
-	batch, held, err := s.read(ctx, make([]row, 0, limit), s.qReady, limit)
+	batch, held, err := readRows(ctx, s.db, make([]row, 0, limit), s.qReady, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *sqliteStore) claim(ctx context.Context, _ []int, limit int) (claim, err
 	if !held && len(batch) > 0 && !s.strict {
 		return c, nil
 	}
-	due, _, err := s.read(ctx, nil, s.qDue, now, limit)
+	due, _, err := readRows(ctx, s.db, nil, s.qDue, now, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -143,29 +143,8 @@ func (s *sqliteStore) claim(ctx context.Context, _ []int, limit int) (claim, err
 	return c, nil
 }
 
-func (s *sqliteStore) read(ctx context.Context, batch []row, query string, args ...any) ([]row, bool, error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, false, fmt.Errorf("read rows: %w", err)
-	}
-	defer rows.Close()
-	batch, last, err := scanRows(rows, batch)
-	if err != nil {
-		return nil, false, fmt.Errorf("read rows: %w", err)
-	}
-	return batch, last, nil
-}
-
-func (s *sqliteStore) write(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = sqltx.Run(ctx, s.db, s.opts, func(ctx context.Context, tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		n, err = res.RowsAffected()
-		return err
-	})
-	return n, err
+func (s *sqliteStore) write(ctx context.Context, query string, args ...any) (int64, error) {
+	return writeRows(ctx, s.db, s.opts, query, args...)
 }
 
 type sqliteClaim struct {

@@ -93,15 +93,18 @@ const (
 	// lock shards. Every process that shares a table must agree on it.
 	shards = 16
 	// rowsPerInsert keeps a statement below the parameter limit of every dialect.
-	rowsPerInsert   = 1000
+	rowsPerInsert = 1000
+	// bytesPerInsert keeps it below the packet that MySQL takes by default.
+	bytesPerInsert  = 8 << 20
 	columnsPerRow   = 4
 	cachedInsertMax = 32
 )
 
-// Write inserts msgs with tx, in one statement up to 1,000 of them, and has the
-// relay woken after the commit when ctx is that of an sqltx.Run; with another
-// transaction, call Wake after its commit. Messages that share an ordering key
-// are published in the order of msgs. No messages is no error.
+// Write inserts msgs with tx, in one statement up to 1,000 of them and
+// 8 MiB, and has the relay woken after the commit when ctx is that of an
+// sqltx.Run; with another transaction, call Wake after its commit. Messages that
+// share an ordering key are published in the order of msgs. No messages is no
+// error.
 //
 // A message that could never be sent fails the whole call with ErrUnsendable
 // before anything is written. After a database error the transaction is over on
@@ -116,7 +119,7 @@ func (w *Writer) Write(ctx context.Context, tx sqltx.Execer, msgs ...Message) er
 		}
 	}
 	for rest := msgs; len(rest) > 0; {
-		part := rest[:min(len(rest), rowsPerInsert)]
+		part := rest[:fits(rest)]
 		rest = rest[len(part):]
 		if err := w.insert(ctx, tx, part); err != nil {
 			return fmt.Errorf("outbox: write %d messages, first %s for topic %q: %w", len(part), part[0].Message.UUID, part[0].Topic, err)
@@ -124,6 +127,17 @@ func (w *Writer) Write(ctx context.Context, tx sqltx.Execer, msgs ...Message) er
 	}
 	sqltx.AfterCommit(ctx, w.cfg.OnCommit)
 	return nil
+}
+
+// fits is how many of the messages go into one statement; at least one.
+func fits(msgs []Message) int {
+	size := 0
+	for i, m := range msgs {
+		if size += envelopeSize(m.Topic, m.Message); i > 0 && (i == rowsPerInsert || size > bytesPerInsert) {
+			return i
+		}
+	}
+	return len(msgs)
 }
 
 func (w *Writer) insert(ctx context.Context, tx sqltx.Execer, msgs []Message) error {

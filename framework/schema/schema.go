@@ -25,7 +25,7 @@ const (
 	DedupTable   = "headrace_dedup"
 )
 
-//go:embed postgres/*.sql sqlite/*.sql
+//go:embed postgres/*.sql mysql/*.sql sqlite/*.sql
 var files embed.FS
 
 // Migrations returns the migrations of the dialect, as goose reads them.

@@ -25,11 +25,12 @@ func TestDialectsAgree(t *testing.T) {
 		return files
 	}
 	require.Equal(t, names(sqltx.Postgres), names(sqltx.SQLite))
+	require.Equal(t, names(sqltx.Postgres), names(sqltx.MySQL))
 	_, err := schema.Migrations("oracle")
 	require.ErrorContains(t, err, "unknown dialect")
 
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	dbs := map[sqltx.Dialect]*sql.DB{sqltx.Postgres: testenv.Postgres(t), sqltx.SQLite: testenv.SQLite(t)}
+	dbs := map[sqltx.Dialect]*sql.DB{sqltx.Postgres: testenv.Postgres(t), sqltx.MySQL: testenv.MySQL(t), sqltx.SQLite: testenv.SQLite(t)}
 	columns := map[sqltx.Dialect]map[string][]string{}
 	for d, db := range dbs {
 		require.ErrorContains(t, schema.Check(t.Context(), db, d), "[1 2]")
@@ -44,4 +45,5 @@ func TestDialectsAgree(t *testing.T) {
 		}
 	}
 	require.Equal(t, columns[sqltx.Postgres], columns[sqltx.SQLite])
+	require.Equal(t, columns[sqltx.Postgres], columns[sqltx.MySQL])
 }

@@ -15,7 +15,7 @@ import (
 // done again: a serialization failure, a deadlock, a lock timeout, a busy
 // database, a lost or refused connection. It goes by the codes that drivers
 // carry (SQLSTATE, MySQL's numbers, SQLite's result codes) and by the types of
-// network errors, never by message text. The end of a context is not transient.
+// network errors, never by a server's text. The end of a context is not transient.
 func IsTransient(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -80,7 +80,7 @@ func isConnection(err error) bool {
 	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE) {
+		errors.Is(err, syscall.EPIPE) || isInvalidConn(err) {
 		return true
 	}
 	var netErr net.Error
@@ -90,6 +90,17 @@ func isConnection(err error) bool {
 	_, said := safeToRetry(err)
 	return said
 }
+
+// isInvalidConn: the MySQL driver lost the connection in the middle of something.
+// It says so with a sentinel that has neither type nor code, so it is known by
+// the sentinel's own constant text, which no server has written.
+func isInvalidConn(err error) bool {
+	return walk(err, func(e error) bool {
+		return reflect.TypeOf(e) == plainError && e.Error() == "invalid connection"
+	})
+}
+
+var plainError = reflect.TypeOf(errors.New(""))
 
 // notSent: the driver found the connection dead before it sent anything.
 func notSent(err error) bool {

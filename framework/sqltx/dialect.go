@@ -15,30 +15,19 @@ const (
 	Postgres Dialect = "postgres"
 	// SQLite is SQLite 3.35 or later, in WAL mode.
 	SQLite Dialect = "sqlite"
-	// MySQL is MySQL 8.0 or MariaDB 10.6, or later. It serves as a broker; the
-	// outbox and the inbox are not available on it, so Validate refuses it.
+	// MySQL is MySQL 8.0.19 or MariaDB 10.6, or later.
 	MySQL Dialect = "mysql"
 )
 
-// Validate returns nil when d can be the dialect of a service's own database,
-// with outbox and inbox; else an error that names d and those that can.
+// Validate returns nil when d is one of the dialects above, else an error that
+// names d and those.
 func (d Dialect) Validate() error {
 	switch d {
-	case Postgres, SQLite:
+	case Postgres, MySQL, SQLite:
 		return nil
-	case MySQL:
-		return fmt.Errorf("sqltx: dialect %q serves as a broker only: for a service's own tables use %q or %q", string(d), Postgres, SQLite)
 	default:
-		return fmt.Errorf("sqltx: unknown dialect %q: use %q or %q", string(d), Postgres, SQLite)
+		return fmt.Errorf("sqltx: unknown dialect %q: use %q, %q or %q", string(d), Postgres, MySQL, SQLite)
 	}
-}
-
-// known returns nil when Run can work on d.
-func (d Dialect) known() error {
-	if d == MySQL {
-		return nil
-	}
-	return d.Validate()
 }
 
 // Rebind returns q with its $1, $2, ... placeholders as d writes them. Postgres
@@ -46,12 +35,10 @@ func (d Dialect) known() error {
 // which is right only while every placeholder is used once and in order.
 // Placeholders inside string literals, quoted names and comments are left alone.
 func (d Dialect) Rebind(q string) string {
-	switch d {
-	case Postgres, SQLite:
+	if d == Postgres || d == SQLite {
 		return q
-	default:
-		return questionMarks(q)
 	}
+	return questionMarks(q)
 }
 
 func questionMarks(q string) string {

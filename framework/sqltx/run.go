@@ -54,7 +54,7 @@ func (o Options) WithDefaults() Options {
 
 // Validate reports every field that can't work, by name, value and remedy.
 func (o Options) Validate() error {
-	errs := []error{o.Dialect.known()}
+	errs := []error{o.Dialect.Validate()}
 	if o.BackoffBase < 0 || o.BackoffCap < o.BackoffBase {
 		errs = append(errs, fmt.Errorf("sqltx: BackoffBase %s and BackoffCap %s: they must be positive and the cap no less than the base", o.BackoffBase, o.BackoffCap))
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -40,7 +41,7 @@ func counters(t *testing.T, db *sql.DB) {
 
 func value(t *testing.T, db *sql.DB, id int) (n int) {
 	t.Helper()
-	require.NoError(t, db.QueryRow(`SELECT n FROM counter WHERE id = $1`, id).Scan(&n))
+	require.NoError(t, db.QueryRow(fmt.Sprint(`SELECT n FROM counter WHERE id = `, id)).Scan(&n))
 	return n
 }
 
@@ -134,6 +135,71 @@ func TestPostgresConflicts(t *testing.T) {
 	require.Positive(t, replays, "there was a deadlock")
 }
 
+// B40: deadlocks (1213), lock waits that time out (1205) and, where the server
+// has it, stale snapshots (1020) among 20 writers on MySQL, in French too.
+func TestMySQLConflicts(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.MySQLDSN(t)
+	cfg, err := mysql.ParseDSN(dsn)
+	require.NoError(t, err)
+	// A server without that language has its own messages.
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "lc_messages": "'fr_FR'"}
+	db := testenv.Open(t, "mysql", cfg.FormatDSN())
+	db.SetMaxOpenConns(writers)
+	counters(t, db)
+	replays, why := contend(t, db, sqltx.Options{Dialect: sqltx.MySQL}, func(ctx context.Context, tx *sql.Tx, w int) error {
+		ids := []int{1, 2}
+		if w%2 == 0 {
+			ids = []int{2, 1}
+		}
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, `UPDATE counter SET n = n + 1 WHERE id = ?`, id); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `DO SLEEP(0.001)`); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.Equal(t, 5*writers, value(t, db, 1))
+	require.Equal(t, 5*writers, value(t, db, 2))
+	require.Positive(t, replays, "there was a deadlock")
+	require.True(t, sqltx.IsTransient(why))
+
+	// A writer that holds the row past the others' timeout.
+	holder, err := db.Begin()
+	require.NoError(t, err)
+	_, err = holder.Exec(`UPDATE counter SET n = n + 1 WHERE id = 1`)
+	require.NoError(t, err)
+	require.NoError(t, sqltx.Run(t.Context(), db, sqltx.Options{Dialect: sqltx.MySQL,
+		OnReplay: func(_ context.Context, _ int, err error) {
+			why = err
+			require.NoError(t, holder.Commit())
+		}}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE counter SET n = n + 1 WHERE id = 1`)
+		return err
+	}))
+	var said *mysql.MySQLError
+	require.ErrorAs(t, why, &said)
+	require.Equal(t, uint16(1205), said.Number)
+	require.Equal(t, 5*writers+2, value(t, db, 1))
+
+	// A connection lost in the middle.
+	proxy := testenv.NewProxy(t, testenv.MySQLAddr(t, dsn))
+	behind := testenv.Open(t, "mysql", testenv.MySQLWithAddr(t, dsn, proxy.Addr()))
+	calls := 0
+	require.NoError(t, sqltx.Run(t.Context(), behind, sqltx.Options{Dialect: sqltx.MySQL,
+		OnReplay: func(context.Context, int, error) { proxy.Restore() }}, func(ctx context.Context, tx *sql.Tx) error {
+		if calls++; calls == 1 {
+			proxy.Cut()
+		}
+		_, err := tx.ExecContext(ctx, `SELECT 1`)
+		return err
+	}))
+	require.Equal(t, 2, calls)
+}
+
 // B40: SQLITE_BUSY among 20 writers without a busy timeout, and the stale
 // snapshot of a read that turns into a write.
 func TestSQLiteBusy(t *testing.T) {
@@ -156,7 +222,7 @@ func TestSQLiteBusy(t *testing.T) {
 
 func TestUniqueAndPermission(t *testing.T) {
 	t.Parallel()
-	for driverName, db := range map[string]*sql.DB{"pgx": testenv.Postgres(t), "sqlite": testenv.SQLite(t)} {
+	for driverName, db := range map[string]*sql.DB{"pgx": testenv.Postgres(t), "mysql": testenv.MySQL(t), "sqlite": testenv.SQLite(t)} {
 		_, err := db.Exec(`CREATE TABLE u (a INTEGER PRIMARY KEY, b INTEGER UNIQUE NOT NULL)`)
 		require.NoError(t, err)
 		_, err = db.Exec(`INSERT INTO u VALUES (1, 1)`)
