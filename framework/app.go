@@ -251,8 +251,8 @@ func (a *App) AdminAddr() string {
 
 // HandlerInfo describes one handler as it will run.
 type HandlerInfo struct {
-	// Name, Group, Topic and DeadLetterTopic are its names.
-	Name, Group, Topic, DeadLetterTopic string
+	// Name, Group, Topic, DeadLetterTopic and RedriveTopic are its names.
+	Name, Group, Topic, DeadLetterTopic, RedriveTopic string
 	// Event is the event type it takes, and its version.
 	Event, Version string
 	// Kind is "handle", "handle_tx" or "handle_call".
@@ -270,7 +270,7 @@ func (a *App) Pipeline() []HandlerInfo {
 	infos := make([]HandlerInfo, 0, len(a.handlers))
 	for _, h := range a.handlers {
 		info := HandlerInfo{
-			Name: h.name, Group: h.group, Topic: h.event.Topic, DeadLetterTopic: broker.DeadLetterTopic(h.group),
+			Name: h.name, Group: h.group, Topic: h.event.Topic, DeadLetterTopic: broker.DeadLetterTopic(h.group), RedriveTopic: broker.RedriveTopic(h.group),
 			Event: h.event.Name, Version: h.event.Version, Kind: string(h.kind), Ordered: h.policy.order,
 		}
 		if stack, err := a.stackOf(h); err == nil {

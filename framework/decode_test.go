@@ -193,7 +193,7 @@ func TestStaleEventsAreSkippedAndCounted(t *testing.T) {
 func TestMalformedEntriesKeepTheRecord_B19(t *testing.T) {
 	t.Parallel()
 	s := frameworktest.New(t)
-	b := &malformedBroker{Broker: s.Broker(), handed: make(chan func(context.Context, *message.Message, error) error, 1)}
+	b := &malformedBroker{Broker: s.Broker(), handed: make(chan func(context.Context, *message.Message, error) error, 2)}
 	f := setupOn(t, s, func(c *framework.Config) { c.Broker = b })
 	framework.HandleTx(f.app, made, "count", write)
 	f.start()

@@ -83,7 +83,17 @@ func (a *App) readStats(ctx context.Context, h *handler) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	admin := a.cfg.Broker.Admin()
-	s, err := admin.Stats(ctx, broker.Subscription{Topic: h.event.Topic, Group: h.group})
+	var s broker.Stats // of what is new and what is replayed together
+	var err error
+	for _, sub := range h.subscriptions() {
+		var one broker.Stats
+		if one, err = admin.Stats(ctx, sub); err != nil {
+			break
+		}
+		s.Lag += one.Lag
+		s.Pending += one.Pending
+		s.OldestAge = max(s.OldestAge, one.OldestAge)
+	}
 	if err == nil {
 		a.stats.lag.WithLabelValues(h.name, h.group).Set(float64(s.Lag))
 		a.stats.pending.WithLabelValues(h.name, h.group).Set(float64(s.Pending))

@@ -132,10 +132,10 @@ func (r *run) start(ctx, work context.Context) error {
 			return err
 		}
 	}
-	subs := make([]broker.Subscription, 0, len(a.handlers))
+	subs := make([]broker.Subscription, 0, 2*len(a.handlers))
 	for _, h := range a.handlers {
 		a.setSubscription(h.name, "not subscribed yet")
-		subs = append(subs, broker.Subscription{Topic: h.event.Topic, Group: h.group})
+		subs = append(subs, h.subscriptions()...)
 	}
 	if len(subs) > 0 {
 		if err := a.cfg.Broker.EnsureTopology(ctx, subs...); err != nil {
@@ -196,17 +196,19 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	if err != nil {
 		return fmt.Errorf("framework: make the router: %w", err)
 	}
-	registered := make([]*message.Handler, len(a.handlers))
+	registered := make([][2]*message.Handler, len(a.handlers))
 	for i, h := range a.handlers {
 		stack, err := a.stackOf(h)
 		if err != nil {
 			return err
 		}
-		sub, err := a.subscriber(h)
+		live, redrives, err := a.subscribers(h)
 		if err != nil {
 			return err
 		}
-		registered[i] = router.AddConsumerHandler(h.name, h.event.Topic, sub, a.process(h, stack))
+		process := a.process(h, stack)
+		registered[i][0] = router.AddConsumerHandler(h.name, h.event.Topic, live, process)
+		registered[i][1] = router.AddConsumerHandler(h.name+"/redrive", broker.RedriveTopic(h.group), redrives, process)
 	}
 	r.router, r.routerDone = router, make(chan struct{})
 	ended := make(chan error, 1)
@@ -223,8 +225,9 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	}
 	for i, h := range a.handlers {
 		a.setSubscription(h.name, "")
-		stopped := registered[i].Stopped()
-		r.background.Go(func() { r.watch(h, stopped) })
+		live, redrives := registered[i][0].Stopped(), registered[i][1].Stopped()
+		r.background.Go(func() { r.watch(h, h.event.Topic, live) })
+		r.background.Go(func() { r.watch(h, broker.RedriveTopic(h.group), redrives) })
 	}
 	return nil
 }
@@ -245,7 +248,7 @@ func (a *App) warnOfOrder(ctx context.Context) {
 
 // watch makes a subscription that ends by itself the end of the service: a
 // process that looks alive and consumes nothing helps nobody.
-func (r *run) watch(h *handler, stopped <-chan struct{}) {
+func (r *run) watch(h *handler, topic string, stopped <-chan struct{}) {
 	select {
 	case <-stopped:
 	case <-r.routerDone:
@@ -255,7 +258,7 @@ func (r *run) watch(h *handler, stopped <-chan struct{}) {
 	r.a.subs[h.name] = "ended"
 	r.a.mu.Unlock()
 	if !ours {
-		r.fail(fmt.Errorf("framework: handler %q: its subscription to %q ended by itself", h.name, h.event.Topic))
+		r.fail(fmt.Errorf("framework: handler %q: its subscription to %q ended by itself", h.name, topic))
 	}
 }
 

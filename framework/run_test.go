@@ -234,7 +234,7 @@ func (b *endingBroker) Subscriber(cfg broker.SubscriberConfig) (message.Subscrib
 func TestASubscriptionThatEndsEndsTheService(t *testing.T) {
 	t.Parallel()
 	s := frameworktest.New(t)
-	b := &endingBroker{Broker: s.Broker(), subs: make(chan message.Subscriber, 2)}
+	b := &endingBroker{Broker: s.Broker(), subs: make(chan message.Subscriber, 4)}
 	f := setupOn(t, s, func(c *framework.Config) { c.Broker = b })
 	framework.HandleTx(f.app, made, "count", write)
 	framework.HandleTx(f.app, counted, "other", write)

@@ -75,6 +75,7 @@ func (a *App) poisonConfig(h *handler) middleware.PoisonConfig {
 	return middleware.PoisonConfig{
 		Publisher:     a.cfg.Broker.Publisher(),
 		Topic:         broker.DeadLetterTopic(h.group),
+		Source:        h.event.Topic,
 		Handler:       h.name,
 		Group:         h.group,
 		Service:       a.cfg.Service,
@@ -91,6 +92,7 @@ func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHand
 	guarded := middleware.Chain(
 		middleware.Recover(middleware.RecoverConfig{SameGoroutine: true, Logger: a.logger}),
 		a.openEnvelope,
+		newIntake(h.policy).middleware,
 		stack.Middleware,
 	)(func(msg *message.Message) ([]*message.Message, error) {
 		return nil, h.invoke(msg.Context(), openedFrom(msg.Context()).env)

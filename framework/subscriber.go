@@ -8,14 +8,28 @@ import (
 	"github.com/headrace-go/headrace/framework/broker"
 )
 
-// subscriber makes the subscriber of one handler's group.
-func (a *App) subscriber(h *handler) (message.Subscriber, error) {
+// redriveShare is the part of a handler's concurrency that its redrives may
+// take.
+const redriveShare = 4
+
+// subscriptions are what a handler's group reads: its topic, and what is
+// replayed to it.
+func (h *handler) subscriptions() []broker.Subscription {
+	return []broker.Subscription{
+		{Topic: h.event.Topic, Group: h.group},
+		{Topic: broker.RedriveTopic(h.group), Group: h.group},
+	}
+}
+
+// subscribers makes the subscribers of one handler's group: of its topic, and of
+// its redrives, which come beside what is new.
+func (a *App) subscribers(h *handler) (live, redrives message.Subscriber, err error) {
 	onMalformed, err := a.malformed(h)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p := h.policy
-	sub, err := a.cfg.Broker.Subscriber(broker.SubscriberConfig{
+	cfg := broker.SubscriberConfig{
 		Group:        h.group,
 		Concurrency:  p.concurrency,
 		MaxInFlight:  p.maxInFlight,
@@ -25,9 +39,14 @@ func (a *App) subscriber(h *handler) (message.Subscriber, error) {
 		DrainTimeout: a.subscriberBudget(),
 		OnMalformed:  onMalformed,
 		Logger:       a.logger.With("handler", h.name),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("framework: handler %q: subscriber on broker %q: %w", h.name, a.cfg.Broker.Name(), err)
 	}
-	return sub, nil
+	if live, err = a.cfg.Broker.Subscriber(cfg); err != nil {
+		return nil, nil, fmt.Errorf("framework: handler %q: subscriber on broker %q: %w", h.name, a.cfg.Broker.Name(), err)
+	}
+	cfg.Concurrency = max(p.concurrency/redriveShare, 1)
+	cfg.MaxInFlight = min(p.maxInFlight, 10*cfg.Concurrency)
+	if redrives, err = a.cfg.Broker.Subscriber(cfg); err != nil {
+		return nil, nil, fmt.Errorf("framework: handler %q: subscriber of its redrives on broker %q: %w", h.name, a.cfg.Broker.Name(), err)
+	}
+	return live, redrives, nil
 }

@@ -32,6 +32,10 @@ type PoisonConfig struct {
 	// Handler is the name in metadata and metrics. Default: the router's handler
 	// name.
 	Handler string
+	// Source is the topic that the dead letter names as its own. Default: the
+	// topic that the router's handler subscribes to. Set it where the same handler
+	// reads a second topic, of redrives say.
+	Source string
 	// Group is the consumer group. Default: the Delivery's.
 	Group string
 	// Service is the service's name. Default: none.
@@ -213,7 +217,7 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	now := p.Clock()
 	s := story{
 		reason: reasonOf(err), err: err, handler: handler,
-		topic: message.SubscribeTopicFromCtx(ctx), group: groupName(p.Group, d), service: p.Service,
+		topic: nameOr(p.Source, message.SubscribeTopicFromCtx(ctx)), group: groupName(p.Group, d), service: p.Service,
 		attempts: int(rec.attempt.Load()), first: rec.firstFailed, last: rec.lastFailed,
 		stackLimit: p.MaxStackBytes,
 	}

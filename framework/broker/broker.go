@@ -145,6 +145,10 @@ const MalformedReasonKey = "dead_letter_reason"
 // DeadLetterTopic returns the topic that holds a group's dead letters.
 func DeadLetterTopic(group string) string { return group + ".dlq" }
 
+// RedriveTopic returns the topic that a group reads beside its own one: a dead
+// letter that is replayed to it reaches the group that failed and no other.
+func RedriveTopic(group string) string { return group + ".redrive" }
+
 // WithDefaults returns c with its defaults filled in. It leaves Consumer and
 // OnMalformed alone: those defaults belong to the adapter.
 func (c SubscriberConfig) WithDefaults() SubscriberConfig {
