@@ -153,7 +153,7 @@ func (r *run) start(ctx, work context.Context) error {
 	}
 	r.startBackground(work)
 	r.jobs = a.startJobs(work)
-	if err := context.Cause(ctx); err != nil {
+	if context.Cause(ctx) != nil {
 		return nil // asked to stop while starting: the drain does it
 	}
 	a.mu.Lock()

@@ -26,10 +26,10 @@ var (
 
 // kindOf returns the kind of a leaf's type; false for a section.
 func kindOf(t reflect.Type) (kind, bool) {
-	switch {
-	case t == durationType:
+	switch t {
+	case durationType:
 		return durationKind(), true
-	case t == secretType:
+	case secretType:
 		k := stringKind(t)
 		k.name, k.secret = "secret", true
 		return k, true
