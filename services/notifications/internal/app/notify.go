@@ -18,6 +18,9 @@ import (
 type Story struct {
 	Facts   domain.Facts
 	Contact *domain.Contact
+	// Untold, where not empty, says why the customer is not told: they know, or
+	// need not. A webhook still is.
+	Untold string
 }
 
 // Notify sends one message over one channel for each event of a type. It is a
@@ -32,10 +35,14 @@ type Notify[T any] struct {
 	Tell func(T) Story
 }
 
-// Prepare begins an attempt. While the order's contact is not known yet, since
+// Prepare begins an attempt. An event that its customer need not hear of is
+// skipped. While the order's contact is not known yet, since
 // order.placed travels on another topic, the event is put off.
 func (h Notify[T]) Prepare(ctx context.Context, tx *sql.Tx, e events.Event[T]) error {
 	story := h.Tell(e.Data)
+	if story.Untold != "" && h.Channel != domain.Webhook {
+		return framework.Skip(errors.New(story.Untold))
+	}
 	var contact domain.Contact
 	switch {
 	case story.Contact != nil:
@@ -96,9 +103,17 @@ func TellCancelled(d orders.CancelledData) Story {
 	}
 }
 
+// reasonOrderCancelled is the reason of a payment.failed that no one tried to pay:
+// the order was cancelled first, and its customer hears of that.
+const reasonOrderCancelled = "order_cancelled"
+
 // TellPaymentFailed reads payment.failed.
 func TellPaymentFailed(d payments.FailedData) Story {
-	return Story{Facts: domain.Facts{OrderID: d.OrderID, Amount: d.Amount.Amount, Currency: d.Amount.Currency, Reason: d.Reason}}
+	s := Story{Facts: domain.Facts{OrderID: d.OrderID, Amount: d.Amount.Amount, Currency: d.Amount.Currency, Reason: d.Reason}}
+	if d.Reason == reasonOrderCancelled {
+		s.Untold = "the order was cancelled before its payment: its customer hears of the cancellation"
+	}
+	return s
 }
 
 // TellRefunded reads payment.refunded.

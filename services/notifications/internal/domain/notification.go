@@ -30,9 +30,6 @@ const (
 // States lists every state.
 func States() []State { return []State{Pending, Sending, Sent, Failed, Unknown} }
 
-// Valid tells whether s is one of the states.
-func (s State) Valid() bool { return slices.Contains(States(), s) }
-
 // Final tells whether no attempt follows by itself.
 func (s State) Final() bool { return s == Sent || s == Failed || s == Unknown }
 

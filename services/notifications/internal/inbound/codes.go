@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/httpx"
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
 )
 
@@ -30,56 +32,47 @@ type verifyBody struct {
 	Verified bool `json:"verified"`
 }
 
-func (a api) requestCode(w http.ResponseWriter, r *http.Request) {
-	if a.codesOff(w) {
-		return
+func (a api) requestCode(w http.ResponseWriter, r *http.Request) error {
+	if a.Codes == nil {
+		return errCodesOff
 	}
 	var body codeRequest
-	if !readBody(w, r, &body, true) {
-		return
+	if err := httpx.DecodeJSON(w, r, &body, 0); err != nil {
+		return err
 	}
 	code, err := a.Codes.Request(r.Context(), domain.CodeRequest{
 		Channel: domain.Channel(body.Channel), Recipient: body.Recipient, Language: body.Language, Purpose: body.Purpose,
 	})
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusAccepted, codeBody{ID: code.ID, Channel: string(code.Channel), ExpiresAt: code.ExpiresAt.Format(time.RFC3339Nano)})
+	return httpx.WriteJSON(w, http.StatusAccepted, codeBody{ID: code.ID, Channel: string(code.Channel), ExpiresAt: code.ExpiresAt.Format(time.RFC3339Nano)})
 }
 
-func (a api) verifyCode(w http.ResponseWriter, r *http.Request) {
-	if a.codesOff(w) {
-		return
+func (a api) verifyCode(w http.ResponseWriter, r *http.Request) error {
+	if a.Codes == nil {
+		return errCodesOff
 	}
 	var body verifyRequest
-	if !readBody(w, r, &body, true) {
-		return
+	if err := httpx.DecodeJSON(w, r, &body, 0); err != nil {
+		return err
 	}
-	var faults []fieldError
-	if !validID(body.ID) {
-		faults = append(faults, fieldError{Field: "id", Code: "invalid", Message: "must be the id of a code"})
+	var faults []httpx.FieldError
+	if !httpx.ValidID(body.ID, maxIDBytes) {
+		faults = append(faults, httpx.FieldError{Field: "id", Code: "invalid", Message: "must be the id of a code"})
 	}
 	// A typing slip that can't be any code costs no attempt.
 	if !domain.WellFormedDigits(body.Code) {
-		faults = append(faults, fieldError{Field: "code", Code: "invalid", Message: "must be 6 digits"})
+		faults = append(faults, httpx.FieldError{Field: "code", Code: "invalid", Message: "must be 6 digits"})
 	}
 	if len(faults) > 0 {
-		writeProblem(w, problem{Status: http.StatusUnprocessableEntity, Code: codeInvalid, Detail: "the request can't be used", Errors: faults})
-		return
+		return httpx.Invalid("the request can't be used", faults...)
 	}
 	ok, err := a.Codes.Verify(r.Context(), body.ID, body.Purpose, body.Code)
 	if err != nil {
-		a.fail(w, r, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusOK, verifyBody{Verified: ok})
+	return httpx.WriteJSON(w, http.StatusOK, verifyBody{Verified: ok})
 }
 
-func (a api) codesOff(w http.ResponseWriter) bool {
-	if a.Codes != nil {
-		return false
-	}
-	writeProblem(w, problem{Status: http.StatusNotFound, Code: codeNotFound, Detail: "this service sends no one-time codes"})
-	return true
-}
+var errCodesOff = framework.Errorf(framework.CodeNotFound, "this service sends no one-time codes")

@@ -1,52 +1,17 @@
 package inbound
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"math"
-	"net/http"
-	"strconv"
+	"time"
 
-	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/httpx"
 	"github.com/headrace-go/headrace/services/notifications/internal/app"
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
 )
 
-// Codes of problems: stable, for programs.
-const (
-	codeMalformed        = "malformed"
-	codeInvalid          = "invalid"
-	codeNotFound         = "not_found"
-	codeMethodNotAllowed = "method_not_allowed"
-	codeConflict         = "conflict"
-	codeTooLarge         = "too_large"
-	codeUnsupportedMedia = "unsupported_media_type"
-	codeRateLimited      = "rate_limited"
-	codeUnavailable      = "unavailable"
-	codeInternal         = "internal"
-)
-
-// problem is an RFC 9457 problem document.
-type problem struct {
-	Type          string       `json:"type"`
-	Title         string       `json:"title"`
-	Status        int          `json:"status"`
-	Code          string       `json:"code"`
-	Detail        string       `json:"detail,omitempty"`
-	CorrelationID string       `json:"correlation_id,omitempty"`
-	Errors        []fieldError `json:"errors,omitempty"`
-}
-
-type fieldError struct {
-	Field   string `json:"field"`
-	Code    string `json:"code"`
-	Message string `json:"message"`
-}
-
-// fail answers with the problem that err is. What the client can't mend is
-// logged and not told.
-func (a api) fail(w http.ResponseWriter, r *http.Request, err error) {
+// problemOf says how a use case's refusal is answered.
+func problemOf(err error) error {
 	var (
 		invalid   *domain.ValidationError
 		resend    *domain.ResendError
@@ -54,55 +19,17 @@ func (a api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	)
 	switch {
 	case errors.As(err, &invalid):
-		p := problem{Status: http.StatusUnprocessableEntity, Code: codeInvalid, Detail: "the request can't be used"}
+		p := httpx.Invalid("the request can't be used")
 		for _, v := range invalid.Violations {
-			p.Errors = append(p.Errors, fieldError(v))
+			p.Fields = append(p.Fields, httpx.FieldError(v))
 		}
-		writeProblem(w, p)
+		return p
 	case errors.Is(err, app.ErrNotFound):
-		writeProblem(w, notFound)
+		return &httpx.Problem{Code: framework.CodeNotFound, Detail: "no notification has this id"}
 	case errors.As(err, &resend):
-		writeProblem(w, problem{Status: http.StatusConflict, Code: codeConflict, Detail: resend.Error()})
+		return &httpx.Problem{Code: framework.CodeConflict, Detail: resend.Error()}
 	case errors.As(err, &throttled):
-		seconds := max(int(math.Ceil(throttled.RetryAfter.Seconds())), 1)
-		w.Header().Set("Retry-After", strconv.Itoa(seconds))
-		writeProblem(w, problem{Status: http.StatusTooManyRequests, Code: codeRateLimited, Detail: throttled.Error()})
-	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		// The client is gone; the status is for the request log alone.
-		w.WriteHeader(499)
-	case sqltx.IsTransient(err), errors.Is(err, context.DeadlineExceeded):
-		a.Logger.WarnContext(r.Context(), "request could not be served for now", "method", r.Method, "path", r.URL.Path, "error", err)
-		w.Header().Set("Retry-After", "1")
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Code: codeUnavailable, Detail: "try again shortly"})
-	default:
-		a.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-		writeProblem(w, problem{Status: http.StatusInternalServerError, Code: codeInternal})
+		return &httpx.Problem{Code: framework.CodeRateLimited, Detail: throttled.Error(), RetryAfter: max(throttled.RetryAfter, time.Second)}
 	}
-}
-
-var notFound = problem{Status: http.StatusNotFound, Code: codeNotFound, Detail: "no notification has this id"}
-
-func writeProblem(w http.ResponseWriter, p problem) {
-	p.Type = "about:blank"
-	p.Title = http.StatusText(p.Status)
-	p.CorrelationID = w.Header().Get("X-Correlation-ID")
-	body, err := json.Marshal(p)
-	if err != nil {
-		w.WriteHeader(p.Status)
-		return
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n'))
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	return err
 }

@@ -12,15 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/services/notifications"
 	"github.com/headrace-go/headrace/services/notifications/internal/app"
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
-	"github.com/headrace-go/headrace/services/notifications/internal/testdb"
 )
 
 var t0 = time.Date(2026, 3, 1, 12, 0, 0, 123_456_000, time.UTC)
 
-func inTx(t *testing.T, db testdb.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func inTx(t *testing.T, db frameworktest.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	t.Helper()
 	return sqltx.Run(t.Context(), db.DB, sqltx.Options{Dialect: db.Dialect}, fn)
 }
@@ -35,7 +36,7 @@ func notification(n int) domain.Notification {
 	}
 }
 
-func add(t *testing.T, db testdb.DB, s *Store, list ...domain.Notification) {
+func add(t *testing.T, db frameworktest.DB, s *Store, list ...domain.Notification) {
 	t.Helper()
 	require.NoError(t, inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
 		for _, n := range list {
@@ -53,7 +54,7 @@ func add(t *testing.T, db testdb.DB, s *Store, list ...domain.Notification) {
 
 func TestNotificationsRoundTrip(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		n := notification(1)
 		add(t, db, s, n)
@@ -93,7 +94,7 @@ func TestNotificationsRoundTrip(t *testing.T) {
 
 func TestOneNotificationForAnEventAndChannel(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		const writers = 8
 		added := make([]bool, writers)
@@ -126,7 +127,7 @@ func TestOneNotificationForAnEventAndChannel(t *testing.T) {
 
 func TestListFiltersAndPages(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		var all []domain.Notification
 		for i := range 6 {
@@ -158,7 +159,7 @@ func TestListFiltersAndPages(t *testing.T) {
 
 func TestContactKeepsTheNewest(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		c := domain.Contact{OrderID: "o-1", Email: "a@example.com", Phone: "+4915112345678", Language: "de", KnownAt: t0}
 		older := c
@@ -176,7 +177,7 @@ func TestContactKeepsTheNewest(t *testing.T) {
 	})
 }
 
-func issue(t *testing.T, db testdb.DB, s *Store, id string) domain.Code {
+func issue(t *testing.T, db frameworktest.DB, s *Store, id string) domain.Code {
 	t.Helper()
 	k, err := domain.NewCodeKeeper([]byte(strings.Repeat("s", domain.MinSecretBytes)))
 	require.NoError(t, err)
@@ -190,7 +191,7 @@ func issue(t *testing.T, db testdb.DB, s *Store, id string) domain.Code {
 
 func TestCodesAreTriedAndUsedUpUnderConcurrency(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		c := issue(t, db, s, "c-1")
 		require.NoError(t, inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
@@ -241,7 +242,7 @@ func TestCodesAreTriedAndUsedUpUnderConcurrency(t *testing.T) {
 
 func TestIssueLimitCountsAWindow(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		at := func(now time.Time) (issued int, since time.Time) {
 			t.Helper()
@@ -280,7 +281,7 @@ func TestIssueLimitCountsAWindow(t *testing.T) {
 // B46, this service's tables: in batches, and never what still waits.
 func TestPurgeKeepsWhatIsNeeded(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, notifications.Files, func(t *testing.T, db frameworktest.DB) {
 		s := NewStore(db.DB, db.Dialect)
 		for i, state := range []domain.State{domain.Sent, domain.Failed, domain.Sent, domain.Unknown, domain.Pending, domain.Sending} {
 			n := notification(i)

@@ -10,28 +10,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/frameworktest/apitest"
 	"github.com/headrace-go/headrace/services/notifications"
-	"github.com/headrace-go/headrace/services/notifications/internal/testdb"
 )
 
 func TestProblemsNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	with := func(old, repl string) string {
 		require.Contains(t, codeBodyText, old)
 		return strings.Replace(codeBodyText, old, repl, 1)
 	}
 	verify := func(id, code string) string { return fmt.Sprintf(`{"id":%q,"code":%q,"purpose":"login"}`, id, code) }
-	plain := header{"Content-Type", "text/plain"}
+	plain := apitest.With("Content-Type", "text/plain")
 	cases := map[string]struct {
 		method, path, body string
-		headers            []header
+		headers            []apitest.Header
 		status             int
 		code, field        string
 	}{
 		"no body":              {"POST", "/v1/codes", "", nil, 415, "unsupported_media_type", ""},
 		"not json":             {"POST", "/v1/codes", "{", nil, 400, "malformed", ""},
-		"another media type":   {"POST", "/v1/codes", codeBodyText, []header{plain}, 415, "unsupported_media_type", ""},
+		"another media type":   {"POST", "/v1/codes", codeBodyText, []apitest.Header{plain}, 415, "unsupported_media_type", ""},
 		"too large":            {"POST", "/v1/codes", with("login", strings.Repeat("x", 2<<20)), nil, 413, "too_large", ""},
 		"unknown field":        {"POST", "/v1/codes", with(`"purpose"`, `"porpoise"`), nil, 422, "invalid", "porpoise"},
 		"unknown channel":      {"POST", "/v1/codes", with("sms", "pigeon"), nil, 422, "invalid", "channel"},
@@ -57,15 +58,15 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			res := h.call(c.method, c.path, c.body, c.headers...)
-			require.Equal(t, c.status, res.status, "%s", res.body)
-			require.Equal(t, "application/problem+json", res.header.Get("Content-Type"))
-			p := res.object(t)
+			res := h.Call(c.method, c.path, c.body, c.headers...)
+			require.Equal(t, c.status, res.Status, "%s", res.Body)
+			require.Equal(t, "application/problem+json", res.Header.Get("Content-Type"))
+			p := res.Object(t)
 			require.Equal(t, c.code, p["code"])
 			require.EqualValues(t, c.status, p["status"])
-			require.Equal(t, res.header.Get("X-Correlation-ID"), p["correlation_id"])
+			require.Equal(t, res.Header.Get("X-Correlation-ID"), p["correlation_id"])
 			require.NotEmpty(t, p["correlation_id"])
-			require.NotContains(t, string(res.body), "441632960961")
+			require.NotContains(t, string(res.Body), "441632960961")
 			if c.field == "" {
 				require.NotContains(t, p, "errors")
 				return
@@ -73,12 +74,12 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			require.Equal(t, c.field, p["errors"].([]any)[0].(map[string]any)["field"])
 		})
 	}
-	h.silent()
+	h.events.Silent()
 }
 
 func TestListWalksAllPagesNewestFirst(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	for i := range 5 {
 		h.publish(confirmed(fmt.Sprintf("o-%d", i)))
 		h.next("notification.sent")
@@ -86,15 +87,15 @@ func TestListWalksAllPagesNewestFirst(t *testing.T) {
 	var got []string
 	cursor := ""
 	for range 3 {
-		res := h.call(http.MethodGet, "/v1/notifications?limit=2"+cursor, "")
-		require.Equal(t, http.StatusOK, res.status)
+		res := h.Call(http.MethodGet, "/v1/notifications?limit=2"+cursor, "")
+		require.Equal(t, http.StatusOK, res.Status)
 		var page struct {
 			Notifications []struct {
 				OrderID string `json:"order_id"`
 			}
 			NextCursor string `json:"next_cursor"`
 		}
-		require.NoError(t, json.Unmarshal(res.body, &page))
+		require.NoError(t, json.Unmarshal(res.Body, &page))
 		for _, n := range page.Notifications {
 			got = append(got, n.OrderID)
 		}
@@ -108,10 +109,10 @@ func TestListWalksAllPagesNewestFirst(t *testing.T) {
 
 func TestDocumentIsServed(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	want, err := notifications.Files.ReadFile("api/openapi.yaml")
 	require.NoError(t, err)
-	res := h.call(http.MethodGet, "/openapi.yaml", "")
-	require.Equal(t, http.StatusOK, res.status)
-	require.Equal(t, string(want), string(res.body))
+	res := h.Call(http.MethodGet, "/openapi.yaml", "")
+	require.Equal(t, http.StatusOK, res.Status)
+	require.Equal(t, string(want), string(res.Body))
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/broker/redisstream"
+	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
 	"github.com/headrace-go/headrace/framework/localredis"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/services/notifications/internal/outbound/smtptest"
@@ -104,9 +106,9 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (k *kill) start(environ ...string) (*exec.Cmd, *logBuffer) {
+func (k *kill) start(environ ...string) (*exec.Cmd, *programtest.Log) {
 	k.t.Helper()
-	log := &logBuffer{}
+	log := &programtest.Log{}
 	cmd := exec.Command(k.program)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = k.dir, append(environ, k.environ...), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -115,13 +117,13 @@ func (k *kill) start(environ ...string) (*exec.Cmd, *logBuffer) {
 }
 
 // wait awaits the program's end, which it brings about when it takes too long.
-func (k *kill) wait(cmd *exec.Cmd, log *logBuffer) {
+func (k *kill) wait(cmd *exec.Cmd, log *programtest.Log) {
 	k.t.Helper()
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(frameworktest.Timeout):
 		_ = cmd.Process.Kill()
 		<-ended
 		k.t.Fatalf("the program did not end:\n%s", log)
@@ -141,7 +143,7 @@ func (k *kill) killed() {
 func (k *kill) restarted(state string) map[string]any {
 	k.t.Helper()
 	cmd, log := k.start()
-	ctx, cancel := context.WithTimeout(k.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(k.t.Context(), frameworktest.Timeout)
 	defer cancel()
 	var page struct {
 		Notifications []map[string]any `json:"notifications"`

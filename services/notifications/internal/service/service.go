@@ -1,17 +1,13 @@
 package service
 
 import (
-	"database/sql"
+	"context"
 	"fmt"
-	"log/slog"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
+	"maps"
+	"time"
 
 	"github.com/headrace-go/headrace/framework"
-	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/outbox"
-	"github.com/headrace-go/headrace/framework/sqltx"
+	"github.com/headrace-go/headrace/framework/program"
 	events "github.com/headrace-go/headrace/pkg/events/notifications"
 	"github.com/headrace-go/headrace/services/notifications"
 	"github.com/headrace-go/headrace/services/notifications/internal/app"
@@ -24,33 +20,25 @@ import (
 // consumer groups.
 const Name = "notifications"
 
-// Conns are the open connections that the service works with. They stay the
-// caller's.
-type Conns struct {
-	// DB, Dialect and Broker are required.
-	DB      *sql.DB
-	Dialect sqltx.Dialect
-	Broker  broker.Broker
-	// Waker tells of rows that other replicas wrote to the outbox. May be nil.
-	Waker outbox.Waker
-	// Channels replaces channels that the settings would make, for tests. May be
-	// nil.
-	Channels map[domain.Channel]app.Channel
-	// Logger defaults to slog.Default(), Metrics to a new registry, Tracer to
-	// otel's global provider, Clock to time.Now.
-	Logger  *slog.Logger
-	Metrics *prometheus.Registry
-	Tracer  trace.TracerProvider
-	Clock   app.Clock
+// purgeEvery is the pause between two purges of what is no longer needed.
+const purgeEvery = 10 * time.Minute
+
+// Program is the service's program.
+func Program() program.Program[Settings] {
+	return program.Program[Settings]{
+		Name: Name, Files: notifications.Files, Defaults: Defaults(),
+		Build: func(_ context.Context, s Settings, base framework.Config) (*framework.App, error) {
+			return New(s, base, nil)
+		},
+	}
 }
 
-// New wires the service. It opens no connection and starts nothing; the schema
-// must be current (see Migrate).
-func New(s Settings, c Conns) (*framework.App, error) {
-	a, err := framework.New(framework.Config{
-		Service: Name, Profile: s.Profile, DB: c.DB, Dialect: c.Dialect, Broker: c.Broker, OutboxWaker: c.Waker,
-		Logger: c.Logger, Metrics: c.Metrics, Tracer: c.Tracer,
-	})
+// New wires the service on base, which has the service's name, profile and
+// connections. It opens no connection and starts nothing; the schema must be
+// current. Instead replaces channels that the settings would make, for tests; it
+// may be nil.
+func New(s Settings, base framework.Config, instead map[domain.Channel]app.Channel) (*framework.App, error) {
+	a, err := framework.New(base)
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +63,13 @@ func New(s Settings, c Conns) (*framework.App, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, ch := range c.Channels {
-		channels[name] = ch
-	}
+	maps.Copy(channels, instead)
 
-	store := outbound.NewStore(c.DB, c.Dialect)
+	store, clock := outbound.NewStore(base.DB, base.Dialect), app.Clock(base.Clock)
 	sender := &app.Sender{
-		Tx: a, Notifications: store, Renderer: templates, Channels: channels, Logger: a.Logger(), Codes: store, Clock: c.Clock,
+		Tx: a, Notifications: store, Renderer: templates, Channels: channels, Logger: a.Logger(), Codes: store, Clock: clock,
 	}
-	codes, err := oneTimeCodes(s, a, store, c.Clock)
+	codes, err := oneTimeCodes(s, a, store, clock)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +87,12 @@ func New(s Settings, c Conns) (*framework.App, error) {
 		return nil, err
 	}
 	a.HTTP(inbound.Routes(inbound.Deps{
-		Read: app.ReadNotifications{Notifications: store}, Resend: app.Resend{Sender: sender}, Codes: codes,
-		Logger: a.Logger(), OpenAPI: document,
+		Read: app.ReadNotifications{Notifications: store}, Resend: app.Resend{Sender: sender}, Codes: codes, OpenAPI: document,
 	}))
+	a.Background("purge", framework.Every(purgeEvery, app.Purge{
+		Store: store, Notifications: s.Notifications.Retention.Notifications, Contacts: s.Notifications.Retention.Contacts,
+		CodeWindow: s.Notifications.Codes.Window, Clock: clock,
+	}.Purge))
 	return a, a.Validate()
 }
 

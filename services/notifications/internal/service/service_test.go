@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/config"
+	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/pkg/events"
 	notificationevents "github.com/headrace-go/headrace/pkg/events/notifications"
@@ -25,7 +26,6 @@ import (
 	"github.com/headrace-go/headrace/services/notifications/internal/app"
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
 	"github.com/headrace-go/headrace/services/notifications/internal/outbound"
-	"github.com/headrace-go/headrace/services/notifications/internal/testdb"
 	"github.com/headrace-go/headrace/services/notifications/webhook"
 )
 
@@ -77,14 +77,14 @@ func (h *harness) mails() map[string]*mail.Message {
 // journey's correlation id.
 func TestCustomerGetsOneMailForAConfirmedOrder(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, setup{})
 		e := h.publish(confirmed("o-1"))
 		sent := h.next("notification.sent")
 		require.Equal(t, "journey-1", sent.Metadata.CorrelationID)
 		require.Equal(t, e.ID, sent.Metadata.CausationID)
 		require.Equal(t, "o-1", sent.Metadata.OrderingKey)
-		d := data[notificationevents.SentData](t, sent)
+		d := frameworktest.Data[notificationevents.SentData](t, sent)
 		require.Equal(t, notificationevents.SentData{
 			NotificationID: d.NotificationID, EventID: e.ID, EventType: "order.confirmed", Channel: "email", Template: "order_confirmed",
 			OrderID: "o-1", ProviderReference: e.ID + "-email.eml",
@@ -96,11 +96,11 @@ func TestCustomerGetsOneMailForAConfirmedOrder(t *testing.T) {
 		require.Equal(t, "<ada@example.com>", m.Header.Get("To"))
 
 		// The same event again, and after it another one that shows the first is done.
-		h.send("order.confirmed", e)
+		h.Send("order.confirmed", e)
 		h.publish(confirmed("o-2"))
 		h.next("notification.sent")
-		h.settled("order.confirmed", "order-confirmed-email")
-		h.silent()
+		h.Settled("order.confirmed", Name+".order-confirmed-email")
+		h.events.Silent()
 		require.Len(t, h.mails(), 2)
 
 		list := h.list("order_id=o-1")
@@ -108,40 +108,40 @@ func TestCustomerGetsOneMailForAConfirmedOrder(t *testing.T) {
 		require.Equal(t, "sent", list[0]["state"])
 		require.Equal(t, "a***@example.com", list[0]["recipient"])
 		require.Equal(t, "de-at", list[0]["language"])
-		res := h.call(http.MethodGet, "/v1/notifications/"+d.NotificationID, "")
-		require.Equal(t, list[0], res.object(t))
-		require.Equal(t, http.StatusConflict, h.call(http.MethodPost, "/v1/notifications/"+d.NotificationID+"/resend", "").status)
+		res := h.Call(http.MethodGet, "/v1/notifications/"+d.NotificationID, "")
+		require.Equal(t, list[0], res.Object(t))
+		require.Equal(t, http.StatusConflict, h.Call(http.MethodPost, "/v1/notifications/"+d.NotificationID+"/resend", "").Status)
 	})
 }
 
 func TestEachEventHasItsOwnMessage(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	h.publish(placed("o-1"))
 	for event, d := range map[string]events.Draft{
 		"order.confirmed": confirmed("o-1"), "order.cancelled": cancelled("o-1"), "payment.failed": paymentFailed("o-1"), "payment.refunded": refunded("o-1"),
 	} {
 		e := h.publish(d)
-		got := data[notificationevents.SentData](t, h.next("notification.sent"))
+		got := frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent"))
 		require.Equal(t, event, got.EventType)
 		require.Equal(t, e.ID, got.EventID)
 	}
 	require.Len(t, h.mails(), 4)
 	require.Len(t, h.list("state=sent&order_id=o-1"), 4)
-	h.silent()
+	h.events.Silent()
 }
 
 // The contact comes with order.placed, on another topic that may lag.
 func TestPaymentEventWaitsForTheContact(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		h := start(t, db, setup{})
 		h.publish(paymentFailed("o-1"))
 		h.publish(confirmed("o-2")) // goes its way meanwhile
-		require.Equal(t, "order.confirmed", data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
+		require.Equal(t, "order.confirmed", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
 		require.Empty(t, h.list("order_id=o-1"))
 		h.publish(placed("o-1"))
-		require.Equal(t, "payment.failed", data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
+		require.Equal(t, "payment.failed", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).EventType)
 		require.EqualValues(t, 1, h.list("order_id=o-1")[0]["attempts"], "waiting is no attempt")
 	})
 }
@@ -171,14 +171,14 @@ func (h *harness) leave(e events.Envelope, channel domain.Channel, change func(*
 
 func TestCrashBetweenSendAndCommitOnAChannelThatCannotBeAskedTwice(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		ch := &fakeChannel{}
 		h := start(t, db, setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
 		e := seal(t, confirmed("o-1"))
 		h.crash(e, domain.Email)
-		h.send("order.confirmed", e)
+		h.Send("order.confirmed", e)
 
-		failed := data[notificationevents.FailedData](t, h.next("notification.failed"))
+		failed := frameworktest.Data[notificationevents.FailedData](t, h.next("notification.failed"))
 		require.Equal(t, domain.ReasonOutcomeUnknown, failed.Reason)
 		require.Empty(t, ch.keys(), "nothing is sent a second time")
 		unknown := h.list("state=unknown")
@@ -186,9 +186,9 @@ func TestCrashBetweenSendAndCommitOnAChannelThatCannotBeAskedTwice(t *testing.T)
 		require.Equal(t, failed.NotificationID, unknown[0]["id"])
 
 		// A person decides.
-		res := h.call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "")
-		require.Equal(t, http.StatusAccepted, res.status, "%s", res.body)
-		sent := data[notificationevents.SentData](t, h.next("notification.sent"))
+		res := h.Call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "")
+		require.Equal(t, http.StatusAccepted, res.Status, "%s", res.Body)
+		sent := frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent"))
 		require.Equal(t, failed.NotificationID, sent.NotificationID)
 		require.Equal(t, e.ID, sent.EventID)
 		require.Equal(t, []string{e.ID + "-email-r1"}, ch.keys())
@@ -196,28 +196,28 @@ func TestCrashBetweenSendAndCommitOnAChannelThatCannotBeAskedTwice(t *testing.T)
 		require.Len(t, got, 1)
 		require.Equal(t, "sent", got[0]["state"])
 		require.EqualValues(t, 1, got[0]["resends"])
-		require.Equal(t, http.StatusConflict, h.call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "").status)
+		require.Equal(t, http.StatusConflict, h.Call(http.MethodPost, "/v1/notifications/"+failed.NotificationID+"/resend", "").Status)
 
 		// The event itself, delivered once more, has nothing to add.
-		h.send("order.confirmed", e)
-		h.settled("order.confirmed", "order-confirmed-email")
-		h.silent()
+		h.Send("order.confirmed", e)
+		h.Settled("order.confirmed", Name+".order-confirmed-email")
+		h.events.Silent()
 		require.Len(t, ch.keys(), 1)
 	})
 }
 
 func TestCrashBetweenSendAndCommitOnAnIdempotentChannel(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	frameworktest.EachDB(t, Program().Files, func(t *testing.T, db frameworktest.DB) {
 		ch := &fakeChannel{idempotent: true}
 		h := start(t, db, setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
 		e := seal(t, confirmed("o-1"))
 		h.crash(e, domain.Email)
-		h.send("order.confirmed", e)
+		h.Send("order.confirmed", e)
 		h.next("notification.sent")
 		require.Equal(t, []string{e.ID + "-email"}, ch.keys(), "asked again under the same key")
 		require.EqualValues(t, 2, h.list("order_id=o-1")[0]["attempts"])
-		h.silent()
+		h.events.Silent()
 	})
 }
 
@@ -226,12 +226,12 @@ func TestCrashBetweenSendAndCommitOnAnIdempotentChannel(t *testing.T) {
 func TestEventLeavesAResendToItself(t *testing.T) {
 	t.Parallel()
 	ch := &fakeChannel{}
-	h := start(t, testdb.SQLite(t), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
 	e := seal(t, confirmed("o-1"))
 	h.leave(e, domain.Email, func(n *domain.Notification) { n.Resends = 1 })
-	h.send("order.confirmed", e)
-	h.settled("order.confirmed", "order-confirmed-email")
-	h.silent()
+	h.Send("order.confirmed", e)
+	h.Settled("order.confirmed", Name+".order-confirmed-email")
+	h.events.Silent()
 	require.Empty(t, ch.keys())
 	require.Equal(t, "pending", h.list("")[0]["state"])
 }
@@ -257,7 +257,7 @@ func TestOutcomesOfASend(t *testing.T) {
 		sends      int
 	}{
 		"mail server away, then back":          {false, until(3, away), "notification.sent", "sent", nil, 3},
-		"asked for patience":                   {false, until(2, &app.ThrottledError{After: time.Millisecond, Err: away}), "notification.sent", "sent", nil, 2},
+		"asked for frameworktest.Timeout":      {false, until(2, &app.ThrottledError{After: time.Millisecond, Err: away}), "notification.sent", "sent", nil, 2},
 		"answer lost, can't be asked twice":    {false, always(app.ErrOutcomeUnknown), "notification.failed", "unknown", domain.ReasonOutcomeUnknown, 1},
 		"answer lost, same key is safe":        {true, until(3, app.ErrOutcomeUnknown), "notification.sent", "sent", nil, 3},
 		"refused for good":                     {false, always(&app.RefusedError{Reason: "smtp_550"}), "notification.failed", "failed", "smtp_550", 1},
@@ -266,7 +266,7 @@ func TestOutcomesOfASend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ch := &fakeChannel{idempotent: tc.idempotent, answer: tc.answer}
-			h := start(t, testdb.SQLite(t), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
+			h := start(t, frameworktest.SQLite(t, Program().Files), setup{channels: map[domain.Channel]app.Channel{domain.Email: ch}})
 			e := h.publish(confirmed("o-1"))
 			h.next(tc.event)
 			n := h.list("order_id=o-1")[0]
@@ -277,7 +277,7 @@ func TestOutcomesOfASend(t *testing.T) {
 			for _, key := range ch.keys() {
 				require.Equal(t, e.ID+"-email", key)
 			}
-			h.silent()
+			h.events.Silent()
 		})
 	}
 }
@@ -286,7 +286,7 @@ func TestOutcomesOfASend(t *testing.T) {
 func TestChannelsOfOneEventAreApart(t *testing.T) {
 	t.Parallel()
 	email, sms := &fakeChannel{}, &fakeChannel{idempotent: true, answer: func(int) error { return errors.New("provider is down") }}
-	h := start(t, testdb.SQLite(t), setup{
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{
 		channels: map[domain.Channel]app.Channel{domain.Email: email, domain.SMS: sms},
 		settings: func(s *Settings) {
 			s.Delivery.MaxAttempts = 3
@@ -294,54 +294,84 @@ func TestChannelsOfOneEventAreApart(t *testing.T) {
 		},
 	})
 	e := h.publish(confirmed("o-1"))
-	require.Equal(t, "email", data[notificationevents.SentData](t, h.next("notification.sent")).Channel)
-	dead := h.deadLetter("order-confirmed-sms")
+	require.Equal(t, "email", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).Channel)
+	dead := h.AwaitDeadLetter(Name+".order-confirmed-sms", nil).Message
 	require.Equal(t, e.ID, dead.UUID)
 	require.Equal(t, []string{e.ID + "-email"}, email.keys())
 	require.Len(t, sms.keys(), 3)
 	require.Equal(t, "pending", h.list("order_id=o-1&state=pending")[0]["state"], "a replayed dead letter goes on from here")
-	h.silent()
+	h.events.Silent()
 }
 
 func TestAddressThatIsMissingIsAFailureAtOnce(t *testing.T) {
 	t.Parallel()
 	sms := &fakeChannel{idempotent: true}
-	h := start(t, testdb.SQLite(t), setup{
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{
 		channels: map[domain.Channel]app.Channel{domain.SMS: sms},
 		settings: func(s *Settings) { s.Notifications.Rules.OrderConfirmed = []string{"sms"} },
 	})
 	who := customer
 	who.Phone = ""
 	h.publish(orders.Confirmed.New("o-1", orders.ConfirmedData{OrderID: "o-1", Customer: who, Total: total, PaymentID: "pay_1"}))
-	require.Equal(t, domain.ReasonNoAddress, data[notificationevents.FailedData](t, h.next("notification.failed")).Reason)
+	require.Equal(t, domain.ReasonNoAddress, frameworktest.Data[notificationevents.FailedData](t, h.next("notification.failed")).Reason)
 	require.Empty(t, sms.keys())
 }
 
 // Rule 10: a replay of old events writes to nobody.
 func TestEventThatIsTooOldIsNotTold(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	h.publish(confirmed("o-1", events.At(time.Now().Add(-25*time.Hour))))
-	h.settled("order.confirmed", "order-confirmed-email")
-	h.silent()
+	h.Settled("order.confirmed", Name+".order-confirmed-email")
+	h.events.Silent()
 	require.Empty(t, h.list(""))
 	require.Empty(t, h.mails())
+}
+
+// A payment that was never tried since its order was cancelled is no news to the
+// customer, who hears of the cancellation. A receiver of the shop's is told.
+func TestPaymentThatACancellationForestalledIsNotTold(t *testing.T) {
+	t.Parallel()
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(receiver.Close)
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{settings: func(s *Settings) {
+		s.Notifications.Webhook.URL, s.Notifications.Webhook.Secret = config.Secret(receiver.URL), "a secret of enough bytes"
+		s.Notifications.Rules.PaymentFailed = []string{"email", "webhook"}
+	}})
+	h.publish(placed("o-1"))
+	h.publish(payments.Failed.New("o-1", payments.FailedData{OrderID: "o-1", PaymentID: "pay_1", Amount: total, Reason: "order_cancelled"}))
+	require.Equal(t, "webhook", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).Channel)
+	h.events.Silent()
+	require.Empty(t, h.mails())
+	require.Len(t, h.list("order_id=o-1"), 1)
+	require.Empty(t, h.DeadLetters(Name+".payment-failed-email"))
+	skipped, err := h.App.Metrics().Gather()
+	require.NoError(t, err)
+	var counted float64
+	for _, family := range skipped {
+		if family.GetName() == "headrace_skipped_total" {
+			for _, m := range family.GetMetric() {
+				counted += m.GetCounter().GetValue()
+			}
+		}
+	}
+	require.InDelta(t, 1, counted, 0)
 }
 
 func TestTemplateByRule(t *testing.T) {
 	t.Parallel()
 	ch := &fakeChannel{}
-	h := start(t, testdb.SQLite(t), setup{
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{
 		channels: map[domain.Channel]app.Channel{domain.Email: ch},
 		settings: func(s *Settings) { s.Notifications.Rules.OrderCancelled = []string{"email:payment_refunded"} },
 	})
 	h.publish(cancelled("o-1"))
-	require.Equal(t, "payment_refunded", data[notificationevents.SentData](t, h.next("notification.sent")).Template)
+	require.Equal(t, "payment_refunded", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).Template)
 }
 
 func TestLogsNameNoOne(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	h.publish(placed("o-1"))
 	h.publish(refunded("o-1"))
 	h.next("notification.sent")
@@ -368,28 +398,28 @@ func TestWebhookReachesItsReceiverSigned(t *testing.T) {
 		got <- err
 	}))
 	t.Cleanup(receiver.Close)
-	h := start(t, testdb.SQLite(t), setup{settings: func(s *Settings) {
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{settings: func(s *Settings) {
 		s.Notifications.Webhook.URL, s.Notifications.Webhook.Secret = config.Secret(receiver.URL), secret
 		s.Notifications.Rules.PaymentFailed = []string{"webhook"}
 	}})
 	e := h.publish(paymentFailed("o-1"))
 	require.NoError(t, <-got)
-	sent := data[notificationevents.SentData](t, h.next("notification.sent"))
+	sent := frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent"))
 	require.Equal(t, "webhook", sent.Channel)
 	require.Equal(t, e.ID+"-webhook", sent.ProviderReference)
-	h.silent()
+	h.events.Silent()
 }
 
 // B19 and B45, this service's part: what can't be read goes to the dead letters
 // of each consumer, and the next event is told.
 func TestEventThatCannotBeReadIsDeadLettered(t *testing.T) {
 	t.Parallel()
-	h := start(t, testdb.SQLite(t), setup{})
+	h := start(t, frameworktest.SQLite(t, Program().Files), setup{})
 	bad := seal(t, confirmed("o-1"))
 	bad.Data = []byte(`{"order_id":"o-1","total":{"amount":"lots"}}`)
-	h.send("order.confirmed", bad)
-	require.Equal(t, bad.ID, h.deadLetter("order-confirmed-email").UUID)
+	h.Send("order.confirmed", bad)
+	require.Equal(t, bad.ID, h.AwaitDeadLetter(Name+".order-confirmed-email", nil).Message.UUID)
 	h.publish(confirmed("o-2"))
-	require.Equal(t, "o-2", data[notificationevents.SentData](t, h.next("notification.sent")).OrderID)
-	h.silent()
+	require.Equal(t, "o-2", frameworktest.Data[notificationevents.SentData](t, h.next("notification.sent")).OrderID)
+	h.events.Silent()
 }

@@ -23,10 +23,6 @@ type Settings struct {
 
 // Notifications is the service's own section.
 type Notifications struct {
-	// Migrate brings the database's schema up to date at start. Off, start-up
-	// only checks the schema: run `notifications migrate` with a role that may
-	// change it. Default false.
-	Migrate bool `koanf:"migrate"`
 	// Brand is the name that messages are signed with.
 	Brand string `koanf:"brand"`
 	// MaxAge is how old an event may be for its message to make sense.
@@ -145,16 +141,11 @@ func Defaults() Settings {
 
 // Validate reports every setting of the service's own that can't work.
 func (s Settings) Validate() error {
-	var errs []error
-	bad := func(key string, value any, remedy string) {
-		errs = append(errs, fmt.Errorf("config: %s is %v: %s (%s)", key, value, remedy, config.EnvName(key)))
-	}
+	var faults config.Faults
+	bad := faults.Add
 	n := s.Notifications
 	if s.Database.Driver == "" {
 		bad("database.driver", `""`, "notifications keeps what it sent in a database: set sqlite or postgres")
-	}
-	if s.shared() && s.Broker.Kind == "redisstream" && s.Broker.URL == "" {
-		bad("broker.url", `""`, "without it each service would start a Redis of its own: set the shared one's address")
 	}
 	if strings.TrimSpace(n.Brand) == "" {
 		bad("notifications.brand", `""`, "name who signs the messages")
@@ -192,9 +183,9 @@ func (s Settings) Validate() error {
 		bad("notifications.retention.contacts", n.Retention.Contacts, fmt.Sprintf("it must not be below notifications.max_age (%s)", n.MaxAge))
 	}
 	if _, err := s.routes(); err != nil {
-		errs = append(errs, err)
+		faults.Join(err)
 	}
-	return errors.Join(errs...)
+	return faults.Err()
 }
 
 // shared tells whether the profile is one where several processes work
