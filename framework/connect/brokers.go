@@ -34,6 +34,7 @@ func (c *Connections) openBroker(ctx context.Context, p config.Profile, logger *
 
 func (c *Connections) openRedis(ctx context.Context, p config.Profile, logger *slog.Logger) error {
 	const key = "broker.url"
+	quietRedis(logger)
 	url := p.Broker.URL.Reveal()
 	if url == "" {
 		if slices.Contains(shared, p.Env) {
