@@ -33,8 +33,9 @@ const (
 	DeadLetterTopic   = "dead_letter_topic"
 	DeadLetterGroup   = "dead_letter_group"
 	DeadLetterService = "dead_letter_service"
-	// DeadLetterAttempts is how often the handler ran in the last delivery;
-	// DeadLetterDeliveries how often the broker handed the message out.
+	// DeadLetterAttempts is how often the handler ran: in the last delivery, and in
+	// those before it that this process saw. DeadLetterDeliveries is how often the
+	// broker handed the message out.
 	DeadLetterAttempts   = "dead_letter_attempts"
 	DeadLetterDeliveries = "dead_letter_deliveries"
 	// DeadLetterFirstFailedAt and DeadLetterLastFailedAt are RFC 3339 UTC times.

@@ -22,6 +22,9 @@ const (
 	// and consumes no attempt: a shutdown, a claim that another worker holds,
 	// an open breaker.
 	DispositionDefer
+	// DispositionRedeliver gives the message back to the broker as a failed
+	// delivery, which counts: the second level of Retry.
+	DispositionRedeliver
 )
 
 // String returns the disposition's name as metrics and logs print it.
@@ -33,6 +36,8 @@ func (d Disposition) String() string {
 		return "skip"
 	case DispositionDefer:
 		return "defer"
+	case DispositionRedeliver:
+		return "redeliver"
 	default:
 		return "retry"
 	}
@@ -69,6 +74,14 @@ func Defer(err error, delay time.Duration) error {
 	return dispose(err, DispositionDefer, delay)
 }
 
+// Redeliver gives the message back to the broker, to come again after the delay,
+// as a failed delivery: it counts towards PoisonConfig.MaxDeliveries where the
+// broker counts deliveries. Retry returns it by itself where RetryConfig.Redeliver
+// says so. Nil stays nil.
+func Redeliver(err error, delay time.Duration) error {
+	return dispose(err, DispositionRedeliver, delay)
+}
+
 func dispose(err error, d Disposition, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -78,13 +91,14 @@ func dispose(err error, d Disposition, after time.Duration) error {
 
 // DispositionOf returns the outermost disposition in err's chain and its delay
 // (0 when none was given). A plain error has DispositionRetry. So has a panic
-// with a value that says skip or defer: a panic is a failure.
+// with a value that says skip, defer or redeliver: a panic is a failure.
 func DispositionOf(err error) (Disposition, time.Duration) {
 	var d *disposedError
 	if !errors.As(err, &d) {
 		return DispositionRetry, 0
 	}
-	if d.disposition == DispositionSkip || d.disposition == DispositionDefer {
+	switch d.disposition {
+	case DispositionSkip, DispositionDefer, DispositionRedeliver:
 		var p *PanicError
 		if errors.As(err, &p) && !errors.As(d.err, &p) {
 			return DispositionRetry, 0

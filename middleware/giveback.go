@@ -17,15 +17,17 @@ const (
 	maxHold = 30 * time.Second
 )
 
-// giveBack readies msg for the nack of a deferral: the broker holds it for the
-// delay and does not count the delivery. A stock subscriber redelivers at once,
+// giveBack readies msg for the nack of a deferral or a redelivery: the broker
+// holds it for the delay, and does not count the delivery of a deferral. A stock subscriber redelivers at once,
 // which would be a hot loop, so there the delay is waited out here, up to
 // maxHold, unless the message's context ends.
 func giveBack(msg *message.Message, err error, after time.Duration) {
 	stopping := errors.Is(err, ErrShuttingDown)
 	ctx := msg.Context()
 	if d := DeliveryFrom(ctx); d != nil {
-		d.Release()
+		if disposition, _ := DispositionOf(err); disposition != DispositionRedeliver {
+			d.Release()
+		}
 		if after > 0 || stopping {
 			d.RedeliverAfter(after)
 		}
@@ -40,7 +42,7 @@ func giveBack(msg *message.Message, err error, after time.Duration) {
 	_ = wait(ctx, nil, min(after, maxHold))
 }
 
-// deferred ends a delivery with a deferral on behalf of a layer that may stand
+// deferred ends a delivery with a deferral or a redelivery on behalf of a layer that may stand
 // alone: where a Poison outside will settle it, or a layer inside has done so,
 // it only passes err on.
 func deferred(msg *message.Message, err error, handler string, m *Metrics) error {
@@ -50,12 +52,19 @@ func deferred(msg *message.Message, err error, handler string, m *Metrics) error
 	}
 	if rec != nil {
 		rec.gaveBack = true
-		rec.outcome = outcomeDeferred
+		rec.outcome = outcomeOfGiveBack(err)
 	}
-	m.deferred(handler, err)
+	m.gaveBack(handler, err)
 	_, after := DispositionOf(err)
 	giveBack(msg, err, after)
 	return err
+}
+
+func outcomeOfGiveBack(err error) outcome {
+	if disposition, _ := DispositionOf(err); disposition == DispositionRedeliver {
+		return outcomeRedelivered
+	}
+	return outcomeDeferred
 }
 
 // errDraining is what wait returns when the subscriber drains.

@@ -35,11 +35,12 @@ func DefaultBuckets() []float64 {
 // or a name that a sender made up.
 //
 //	headrace_messages_total{handler,type,outcome}   deliveries by their end: handled, dead_lettered, skipped,
-//	                                                deferred, duplicate, failed (nacked)
+//	                                                deferred, redelivered, duplicate, failed (nacked)
 //	headrace_handler_seconds{handler,type}          time in the stack, retries and their waits included
 //	headrace_in_flight{handler}                     deliveries in the stack
 //	headrace_handler_info{handler,group}            1; joins a handler with its consumer group
 //	headrace_retries_total{handler}                 attempts after the first
+//	headrace_redeliveries_total{handler}            deliveries that failed and come again after a delay
 //	headrace_dead_letters_total{handler,reason}     by the Reason constants
 //	headrace_dead_letter_failures_total{handler}    dead letters that could not be published
 //	headrace_dedup_hits_total{handler}              duplicates that were not run
@@ -56,6 +57,7 @@ type Metrics struct {
 	inFlight      *prometheus.GaugeVec
 	info          *prometheus.GaugeVec
 	retries       *prometheus.CounterVec
+	redeliveries  *prometheus.CounterVec
 	deadLetters   *prometheus.CounterVec
 	deadFailures  *prometheus.CounterVec
 	dedupHits     *prometheus.CounterVec
@@ -90,6 +92,7 @@ func NewMetrics(reg prometheus.Registerer, cfg MetricsConfig) (*Metrics, error) 
 	m.inFlight = gauge("headrace_in_flight", "Deliveries in the stack now.", "handler")
 	m.info = gauge("headrace_handler_info", "1 for each handler, with its consumer group.", "handler", "group")
 	m.retries = counter("headrace_retries_total", "Attempts after the first.", "handler")
+	m.redeliveries = counter("headrace_redeliveries_total", "Deliveries that failed and come again after a delay.", "handler")
 	m.deadLetters = counter("headrace_dead_letters_total", "Messages dead-lettered, by class of reason.", "handler", "reason")
 	m.deadFailures = counter("headrace_dead_letter_failures_total", "Dead letters that could not be published.", "handler")
 	m.dedupHits = counter("headrace_dedup_hits_total", "Duplicates that were not run again.", "handler")
@@ -107,6 +110,7 @@ func NewMetrics(reg prometheus.Registerer, cfg MetricsConfig) (*Metrics, error) 
 		register(reg, "headrace_in_flight", &m.inFlight),
 		register(reg, "headrace_handler_info", &m.info),
 		register(reg, "headrace_retries_total", &m.retries),
+		register(reg, "headrace_redeliveries_total", &m.redeliveries),
 		register(reg, "headrace_dead_letters_total", &m.deadLetters),
 		register(reg, "headrace_dead_letter_failures_total", &m.deadFailures),
 		register(reg, "headrace_dedup_hits_total", &m.dedupHits),
@@ -179,7 +183,7 @@ func (m *Metrics) Middleware(handler, group string) message.HandlerMiddleware {
 // begin gives a handler's failure series their zero, so that an alert's rate sees
 // the first failure rise from it, and a rule finds its metric before any.
 func (m *Metrics) begin(handler string) {
-	for _, c := range []*prometheus.CounterVec{m.retries, m.deadFailures, m.dedupHits, m.withoutID, m.overruns} {
+	for _, c := range []*prometheus.CounterVec{m.retries, m.redeliveries, m.deadFailures, m.dedupHits, m.withoutID, m.overruns} {
 		c.WithLabelValues(handler)
 	}
 	m.stuck.WithLabelValues(handler)
@@ -200,10 +204,14 @@ func endOf(rec *record, err error, returned bool) outcome {
 	case err == nil:
 		return outcomeHandled
 	}
-	if d, _ := DispositionOf(err); d == DispositionDefer {
+	switch d, _ := DispositionOf(err); d {
+	case DispositionDefer:
 		return outcomeDeferred
+	case DispositionRedeliver:
+		return outcomeRedelivered
+	default:
+		return outcomeFailed
 	}
-	return outcomeFailed
 }
 
 // handlerMetrics caches one handler's series: looking them up by label costs
@@ -292,9 +300,13 @@ func (m *Metrics) unstuck(handler string) {
 	}
 }
 
-// deferred counts a deferral by what is in err's chain.
-func (m *Metrics) deferred(handler string, err error) {
+// gaveBack counts a redelivery, or a deferral by what is in err's chain.
+func (m *Metrics) gaveBack(handler string, err error) {
 	if m == nil {
+		return
+	}
+	if d, _ := DispositionOf(err); d == DispositionRedeliver {
+		m.redeliveries.WithLabelValues(handler).Inc()
 		return
 	}
 	reason := "other"

@@ -110,6 +110,8 @@ var ErrDeadLetterUnpublished = errors.New("dead letter not published")
 //     confirmed it is nil returned, so that the router acks. Else the message is
 //     nacked with a growing delay.
 //   - A skip: nil is returned; it is counted and logged.
+//   - A redelivery: the error is returned, so that the router nacks; the delivery
+//     counts, and the message comes again after the delay.
 //   - A deferral, a shutdown, a cancelled message context: the error is
 //     returned, so that the router nacks; uncounted and after the deferral's
 //     delay where the subscriber gives a Delivery, else after waiting here.
@@ -183,7 +185,7 @@ func (p *poison) settle(msg *message.Message, o original, rec *record, d *Delive
 		}
 		p.Logger.Log(ctx, level, "message skipped", "handler", handler, "message_id", messageID(msg), "reason", err)
 		return nil
-	case disposition == DispositionDefer:
+	case disposition == DispositionDefer, disposition == DispositionRedeliver:
 		return p.giveBack(msg, rec, handler, err, after)
 	case errors.Is(err, ErrShuttingDown), p.interrupted(ctx, d, disposition, err):
 		return p.giveBack(msg, rec, handler, Defer(fmt.Errorf("%w: %w", ErrShuttingDown, err), 0), 0)
@@ -203,8 +205,8 @@ func (p *poison) interrupted(ctx context.Context, d *Delivery, disposition Dispo
 }
 
 func (p *poison) giveBack(msg *message.Message, rec *record, handler string, err error, after time.Duration) error {
-	rec.outcome = outcomeDeferred
-	p.Metrics.deferred(handler, err)
+	rec.outcome = outcomeOfGiveBack(err)
+	p.Metrics.gaveBack(handler, err)
 	p.Logger.InfoContext(msg.Context(), "message given back", "handler", handler, "message_id", messageID(msg),
 		"delay", after, "reason", err)
 	giveBack(msg, err, after)
@@ -227,6 +229,7 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	if s.attempts == 0 && s.reason != ReasonDeliveriesExhausted {
 		s.attempts = 1 // no Retry inside
 	}
+	s.attempts += rec.earlier
 	if s.first.IsZero() {
 		s.first, s.last = now, now
 	}

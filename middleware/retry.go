@@ -20,8 +20,8 @@ const (
 
 // RetryConfig configures Retry. The zero value of a field means its default.
 type RetryConfig struct {
-	// MaxAttempts is how often the handler runs in all; 1 means no retry.
-	// Default 5.
+	// MaxAttempts is how often the handler runs in one delivery; 1 means no
+	// retry. Without Redeliver that is all. Default 5.
 	MaxAttempts int
 	// Backoff spaces the attempts. Default base 100 ms, cap 30 s.
 	Backoff Backoff
@@ -30,6 +30,16 @@ type RetryConfig struct {
 	// first attempt always runs, and one that runs is never interrupted.
 	// Default 0: no bound.
 	MaxElapsed time.Duration
+	// Redeliver is the second level: once a delivery's attempts are used up, or
+	// MaxElapsed leaves no time for another, the message is given back to the
+	// broker, which holds it for Redeliver[n-1] after the nth delivery (and up to a
+	// tenth more, so that messages that failed together come apart). The attempts
+	// then begin anew. A delivery that ended in a crash counts as one. After
+	// len(Redeliver)+1 deliveries the error is final, so the handler runs at most
+	// MaxAttempts x (len(Redeliver)+1) times, plus the attempts that a crash cut
+	// short. It needs a subscriber that counts deliveries (Delivery.Count); with
+	// another the first level is all. Default: none.
+	Redeliver []time.Duration
 	// Transient tells errors that are no fault of the message, such as a
 	// serialization failure or a database that restarts. They consume no
 	// attempt. Default: none.
@@ -77,6 +87,11 @@ func (c RetryConfig) Validate() error {
 	if c.MaxElapsed < 0 {
 		errs = append(errs, fmt.Errorf("middleware: Retry.MaxElapsed is %s: it must not be negative, 0 meaning no bound", c.MaxElapsed))
 	}
+	for i, d := range c.Redeliver {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("middleware: Retry.Redeliver[%d] is %s: it must be above 0", i, d))
+		}
+	}
 	if c.TransientBudget < 0 {
 		errs = append(errs, fmt.Errorf("middleware: Retry.TransientBudget is %s: it must not be negative", c.TransientBudget))
 	}
@@ -103,7 +118,7 @@ func (e *ExhaustedError) Unwrap() error { return e.Err }
 
 // Retry runs the handler again when it returned a plain error, after a delay
 // with full jitter, or after RetryAfter's delay where that is longer. A
-// permanent error, a skip and a deferral are returned at once. Each attempt
+// permanent error, a skip, a deferral and a redelivery are returned at once. Each attempt
 // starts with the context that Retry received. A wait ends with the message's
 // context and with the subscriber's drain: then the error is a deferral, since
 // a shutdown is no failure.
@@ -114,11 +129,15 @@ func Retry(cfg RetryConfig) (message.HandlerMiddleware, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	var past history
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			rec, old := enter(msg)
 			defer msg.SetContext(old)
-			r := retrying{RetryConfig: &cfg, msg: msg, ctx: msg.Context(), rec: rec, start: cfg.Clock()}
+			r := retrying{RetryConfig: &cfg, past: &past, msg: msg, ctx: msg.Context(), rec: rec, start: cfg.Clock()}
+			if len(cfg.Redeliver) > 0 {
+				past.recall(messageID(msg), rec)
+			}
 			return r.run(next)
 		}
 	}, nil
@@ -127,6 +146,7 @@ func Retry(cfg RetryConfig) (message.HandlerMiddleware, error) {
 // retrying is the state of one delivery.
 type retrying struct {
 	*RetryConfig
+	past  *history
 	msg   *message.Message
 	ctx   context.Context
 	rec   *record
@@ -143,10 +163,12 @@ func (r *retrying) run(next message.HandlerFunc) ([]*message.Message, error) {
 		produced, err := next(r.msg)
 		r.msg.SetContext(r.ctx)
 		if err == nil {
+			r.forget(nil)
 			return produced, nil
 		}
 		delay, final := r.judge(err)
 		if final != nil {
+			r.forget(final)
 			return nil, final
 		}
 		handler := handlerName(r.Handler, r.ctx)
@@ -156,6 +178,16 @@ func (r *retrying) run(next message.HandlerFunc) ([]*message.Message, error) {
 		if stop := wait(r.ctx, drainingOf(DeliveryFrom(r.ctx)), delay); stop != nil {
 			return nil, r.interrupted(stop, err)
 		}
+	}
+}
+
+// forget drops what is remembered of a message that does not come again.
+func (r *retrying) forget(end error) {
+	if len(r.Redeliver) == 0 {
+		return
+	}
+	if d, _ := DispositionOf(end); end == nil || d != DispositionDefer && d != DispositionRedeliver {
+		r.past.forget(messageID(r.msg))
 	}
 }
 
@@ -174,8 +206,11 @@ func (r *retrying) judge(err error) (time.Duration, error) {
 		return 0, err
 	}
 	r.rec.failed(now)
-	if disposition == DispositionPermanent {
+	switch disposition {
+	case DispositionPermanent:
 		return 0, err
+	case DispositionRedeliver:
+		return 0, r.redeliver(err)
 	}
 	if r.ctx.Err() != nil {
 		return 0, r.interrupted(context.Cause(r.ctx), err)
@@ -187,10 +222,26 @@ func (r *retrying) judge(err error) (time.Duration, error) {
 	delay := max(r.Backoff.Delay(r.attempt), after)
 	elapsed := now.Sub(r.start)
 	if r.attempt >= r.MaxAttempts || (r.MaxElapsed > 0 && elapsed+delay > r.MaxElapsed) {
-		return 0, &ExhaustedError{Attempts: r.attempt, Elapsed: elapsed, Err: err}
+		return 0, r.exhausted(&ExhaustedError{Attempts: r.attempt, Elapsed: elapsed, Err: err}, after)
 	}
 	r.attempt++
 	return delay, nil
+}
+
+// exhausted ends the delivery: the message comes again later, or this was the
+// last time.
+func (r *retrying) exhausted(err error, after time.Duration) error {
+	d := DeliveryFrom(r.ctx)
+	if d == nil || d.Count() < 1 || d.Count() > len(r.Redeliver) {
+		return err
+	}
+	delay := max(r.Redeliver[d.Count()-1], after)
+	return r.redeliver(Redeliver(fmt.Errorf("delivery %d of %d: %w", d.Count(), len(r.Redeliver)+1, err), delay+jitter(delay/10)))
+}
+
+func (r *retrying) redeliver(err error) error {
+	r.past.keep(messageID(r.msg), r.rec)
+	return deferred(r.msg, err, handlerName(r.Handler, r.ctx), r.Metrics)
 }
 
 func (r *retrying) judgeTransient(err error, after time.Duration, now time.Time) (time.Duration, error) {

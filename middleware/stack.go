@@ -169,6 +169,9 @@ func poisonDetail(p PoisonConfig) string {
 
 func retryDetail(r RetryConfig) string {
 	detail := fmt.Sprintf("%d attempts, backoff %s to %s", r.MaxAttempts, r.Backoff.Base, r.Backoff.Cap)
+	if len(r.Redeliver) > 0 {
+		detail += fmt.Sprintf(", then again by the broker after %v", r.Redeliver)
+	}
 	if r.MaxElapsed > 0 {
 		detail += fmt.Sprintf(", none begins after %s", r.MaxElapsed)
 	}

@@ -15,6 +15,8 @@ type record struct {
 	// attempt is read by AttemptFrom, also from goroutines that a handler left.
 	attempt atomic.Int32
 
+	// earlier is how many attempts earlier deliveries made, as far as is known.
+	earlier     int
 	firstFailed time.Time
 	lastFailed  time.Time
 
@@ -44,6 +46,7 @@ const (
 	outcomeSkipped      outcome = "skipped"
 	outcomeDeferred     outcome = "deferred"
 	outcomeDuplicate    outcome = "duplicate"
+	outcomeRedelivered  outcome = "redelivered"
 )
 
 type recordKey struct{}
