@@ -49,10 +49,10 @@ var arrows = []arrow{
 	{name: "framework and middleware know no owner of events", from: re(`^(framework|middleware)(/|$)`), deny: re(`^/pkg/events/`)},
 	{name: "the root imports no service and no command", from: re(`^(framework|middleware|pkg)(/|$)`), deny: re(`^/(services|cmd)/`), andTests: true},
 	{name: "commands import no service", from: re(`^cmd/`), deny: re(`^/services/`), andTests: true},
-	{name: "the core names no broker client and no SQL driver", from: re(`^framework(/(config|inbox|outbox|sqltx|broker|logging|telemetry|httpx))?$`), deny: re(`go-redis|miniredis|pgx|modernc|^/framework/broker/|^/framework/(connect|localredis)$`)},
+	{name: "the core names no broker client and no SQL driver", from: re(`^framework(/(config|inbox|outbox|sqltx|broker|logging|telemetry|httpx))?$`), deny: re(`go-redis|miniredis|pgx|modernc|^/framework/broker/|^/framework/(connect|localredis|program)$`)},
 	{name: "an adapter imports the port and nothing else of the framework", from: re(`^framework/broker/(memory|redisstream)$`), deny: re(`^/`), allow: re(`^/(framework/broker|framework/internal/.*|middleware|pkg/events)$`)},
 	{name: "the port imports no adapter", from: re(`^framework/broker$`), deny: re(`^/`), allow: re(`^/pkg/events$`)},
-	{name: "brokertest and testenv are for tests", from: re(`.`), deny: re(`^/framework/(broker/brokertest|testenv|frameworktest)$`), allow: nil},
+	{name: "brokertest and testenv are for tests", from: re(`.`), deny: re(`^/framework/(broker/brokertest|testenv|frameworktest(/.*)?)$`), allow: nil},
 	{name: "no module has a top-level internal folder", from: re(`^internal(/|$)`), deny: re(`.`), andTests: true},
 
 	{name: "orders talks to other services by events", from: re(`^services/orders(/|$)`), deny: re(`^/services/(payments|notifications)`), andTests: true},
@@ -73,7 +73,7 @@ func (a arrow) broken(u use) bool {
 }
 
 // exempt are the test helpers that may import each other.
-var exempt = re(`^framework/(frameworktest|broker/brokertest|testenv)$`)
+var exempt = re(`^framework/(frameworktest(/.*)?|broker/brokertest|testenv)$`)
 
 func TestArrows(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,7 @@ func Spawn(t testing.TB, environ ...string) *Process {
 	if err != nil {
 		t.Fatalf("programtest: find the test binary: %v", err)
 	}
-	cmd := exec.Command(self)
+	cmd := exec.CommandContext(context.Background(), self)
 	cmd.Env = append([]string{envSpawned + "=1", "HEADRACE_ENV=test"}, environ...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
