@@ -120,6 +120,64 @@ func TestFailedRowHoldsItsKeyAlone(t *testing.T) {
 	})
 }
 
+// A message in the middle of a call fails and comes good later: no later one of
+// its key is published before it, whether the publisher keeps the order within a
+// call or confirms what it can; and only the former gets several of a key in one.
+func TestMiddleEntryFails(t *testing.T) {
+	for _, keeps := range []bool{true, false} {
+		t.Run(fmt.Sprintf("keeps=%t", keeps), func(t *testing.T) {
+			eachDialect(t, func(t *testing.T, e env) {
+				b := newFakeBroker()
+				b.keepsOrder = keeps
+				b.before = func(_ context.Context, _ string, msgs []*message.Message) error {
+					seen := map[string]bool{}
+					for _, m := range msgs {
+						key := m.Metadata.Get("ordering_key")
+						if seen[key] && !keeps {
+							t.Errorf("two messages of key %s in one call", key)
+						}
+						seen[key] = true
+					}
+					return nil
+				}
+				tries := map[string]int{}
+				b.refuse = func(_ string, m *message.Message) error {
+					if n := string(m.Payload); n == "2" || n == "5" {
+						if tries[m.UUID]++; tries[m.UUID] < 3 {
+							return fmt.Errorf("throttled")
+						}
+					}
+					return nil
+				}
+				r := e.relay(t, b, func(c *RelayConfig) { c.Parallelism = 1 })
+				w := e.writer(t, r.Wake)
+				var msgs []Message
+				for i := range 40 {
+					topic := "a"
+					if i/4 == 7 { // another topic in the middle of each key
+						topic = "b"
+					}
+					msgs = append(msgs, msg(topic, fmt.Sprint("k", i%4), i/4))
+				}
+				e.write(t, w, msgs...)
+				run(t, r)
+				got := b.await(t, 40)
+				requireOnce(t, got, 40)
+				requireOrder(t, got)
+				eventually(t, "the table is empty", func() bool { return e.count(t, "1=1") == 0 })
+			})
+		})
+	}
+}
+
+// A key's rows go in as few calls as their order allows.
+func TestWaves(t *testing.T) {
+	t.Parallel()
+	rows := []row{{key: "a", topic: "x"}, {topic: "x"}, {key: "a", topic: "x"}, {key: "b", topic: "x"}, {key: "a", topic: "y"}, {topic: "y"}, {key: "a", topic: "y"}}
+	require.Equal(t, [][]int{{0, 1, 2, 3, 5}, {4, 6}}, waves(rows, true))
+	require.Equal(t, [][]int{{0, 1, 3, 5}, {2}, {4}, {6}}, waves(rows, false))
+}
+
 // With StrictOrder a parked row parks its key's later rows; without it they go.
 func TestStrictOrder(t *testing.T) {
 	for _, strict := range []bool{true, false} {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/schema"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/framework/testenv"
@@ -161,7 +162,11 @@ type fakeBroker struct {
 	change chan struct{}
 	refuse func(topic string, m *message.Message) error
 	before func(ctx context.Context, topic string, msgs []*message.Message) error
+	// keepsOrder stops at the first message that fails.
+	keepsOrder bool
 }
+
+func (b *fakeBroker) KeepsKeyOrder() bool { return b.keepsOrder }
 
 func newFakeBroker() *fakeBroker { return &fakeBroker{change: make(chan struct{})} }
 
@@ -188,6 +193,12 @@ func (b *fakeBroker) PublishBatch(ctx context.Context, topic string, msgs []*mes
 		if refuse != nil {
 			if err := refuse(topic, m); err != nil {
 				failed[i] = err
+				if b.keepsOrder && !errors.Is(err, broker.ErrRejected) {
+					for ; i < len(msgs); i++ {
+						failed[i] = err
+					}
+					break
+				}
 				continue
 			}
 		}

@@ -22,54 +22,63 @@ var (
 )
 
 // publish sends the rows and returns for each nil once the broker confirmed it.
-// The rows of a topic are one batch, in order; topics go at the same time.
+// Rows go in waves: a wave's rows of a topic are one batch, in order, and its
+// topics go at the same time. The next wave goes after the broker has answered
+// for the one before, without the rows whose key has failed.
 func (r *Relay) publish(ctx context.Context, rows []row) []error {
 	verdicts := make([]error, len(rows))
-	if !r.cfg.StrictOrder {
-		all := make([]int, 0, len(rows))
-		for i := range rows {
-			if verdicts[i] = rows[i].corrupt; verdicts[i] == nil {
-				all = append(all, i)
-			}
-		}
-		r.publishTopics(ctx, rows, all, verdicts)
-		return verdicts
-	}
-	// The nth rows of all keys go together; a key's next one only after the broker
-	// has confirmed the one before.
 	failedKeys := map[string]bool{}
-	for _, wave := range waves(rows) {
-		var now []int
+	for _, wave := range waves(rows, r.keepsOrder && !r.cfg.StrictOrder) {
+		now := wave[:0:len(wave)]
 		for _, i := range wave {
 			switch {
 			case failedKeys[rows[i].key]:
 				verdicts[i] = errBehind
 			case rows[i].corrupt != nil:
 				verdicts[i] = rows[i].corrupt
+				r.noteFailed(failedKeys, rows[i].key, broker.ErrRejected)
 			default:
 				now = append(now, i)
 			}
 		}
 		r.publishTopics(ctx, rows, now, verdicts)
-		for _, i := range wave {
-			if verdicts[i] != nil && rows[i].key != "" {
-				failedKeys[rows[i].key] = true
-			}
+		for _, i := range now {
+			r.noteFailed(failedKeys, rows[i].key, verdicts[i])
 		}
 	}
 	return verdicts
 }
 
-// waves splits rows so that each wave has one row of a key at most, in order.
-// Rows without a key are in the first.
-func waves(rows []row) [][]int {
+// noteFailed notes that later rows of the key must wait. Behind a row that will
+// never be taken they do so only where order is strict.
+func (r *Relay) noteFailed(failed map[string]bool, key string, err error) {
+	if key != "" && err != nil && (r.cfg.StrictOrder || !errors.Is(err, broker.ErrRejected)) {
+		failed[key] = true
+	}
+}
+
+// waves splits rows so that no row can get past an earlier one of its key that
+// fails. A wave has one row of a key; or, when the publisher keeps the order of
+// a key within a call, its next rows as long as they go to the same topic. Rows
+// without a key are in the first.
+func waves(rows []row, keepsOrder bool) [][]int {
 	var out [][]int
-	seen := map[string]int{}
+	type place struct {
+		wave  int
+		topic string
+	}
+	last := make(map[string]place, len(rows))
 	for i := range rows {
 		n := 0
 		if k := rows[i].key; k != "" {
-			n = seen[k]
-			seen[k]++
+			was, again := last[k]
+			switch {
+			case again && keepsOrder && was.topic == rows[i].topic:
+				n = was.wave
+			case again:
+				n = was.wave + 1
+			}
+			last[k] = place{n, rows[i].topic}
 		}
 		if n == len(out) {
 			out = append(out, nil)

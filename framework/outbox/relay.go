@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/sqltx"
 )
 
@@ -20,6 +21,8 @@ type Relay struct {
 	metrics *metrics
 	wake    chan struct{}
 	flushes chan chan struct{}
+
+	keepsOrder bool // the publisher keeps the order of keys in a batch
 
 	relayed atomic.Int64 // rows published by this relay
 	proven  atomic.Int64 // when the broker last took one, unix nanoseconds
@@ -55,6 +58,8 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		wake:    make(chan struct{}, 1),
 		flushes: make(chan chan struct{}),
 		looping: make(chan struct{}, 1),
+
+		keepsOrder: broker.KeepsKeyOrder(cfg.Publisher),
 	}
 	var err error
 	if r.metrics, err = newMetrics(r, cfg.Metrics); err != nil {

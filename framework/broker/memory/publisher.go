@@ -50,6 +50,9 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 // Close does nothing: the Broker owns the publisher.
 func (p *publisher) Close() error { return nil }
 
+// KeepsKeyOrder is true: a batch is appended as a whole or not at all.
+func (p *publisher) KeepsKeyOrder() bool { return true }
+
 // clone copies what a publisher or a handler may change later.
 func clone(uuid string, payload []byte, metadata message.Metadata) *message.Message {
 	m := message.NewMessage(uuid, bytes.Clone(payload))

@@ -56,7 +56,7 @@ func (p *publisher) after(err error, topic string, msgs []*message.Message, star
 	return &broker.PublishError{Topic: topic, Failed: failed}
 }
 
-// PublishBatch sends msgs in pipelines of XADD, in order.
+// PublishBatch sends msgs in transactions of XADD, in order.
 func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -81,7 +81,8 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 		}
 		end, err := p.send(ctx, key, msgs, start, failed)
 		if err != nil {
-			// The server is not there: what comes later would arrive out of order.
+			// The server is not there, or takes nothing now: what comes later would
+			// arrive out of order.
 			return fail(end, fmt.Errorf("not sent, since an earlier one failed: %w", err))
 		}
 		start = end
@@ -94,6 +95,10 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 
 // Close does nothing: the Broker owns the publisher.
 func (p *publisher) Close() error { return nil }
+
+// KeepsKeyOrder is true: a pipeline is a transaction, which Redis refuses as a
+// whole when it can't take one command of it, and the first refusal ends a batch.
+func (p *publisher) KeepsKeyOrder() bool { return true }
 
 // send sends one pipeline from msgs[start] and returns where the next begins.
 // It notes what was not confirmed in failed, and returns an error when no more
@@ -120,6 +125,7 @@ func (p *publisher) send(ctx context.Context, key string, msgs []*message.Messag
 		}
 		return end, err
 	}
+	var refused error
 	for n, cmd := range cmds {
 		err := cmd.Err()
 		if err == nil {
@@ -131,12 +137,13 @@ func (p *publisher) send(ctx context.Context, key string, msgs []*message.Messag
 			failed[at[n]] = fmt.Errorf("%w: key %q is not a stream: %w", broker.ErrRejected, key, err)
 		case errors.As(err, &answer):
 			failed[at[n]] = err
+			refused = err
 		default:
 			failed[at[n]] = err
 			return p.rest(cmds, at, n, end, failed), err
 		}
 	}
-	return end, nil
+	return end, refused
 }
 
 // rest notes the errors of the commands after the nth.
@@ -149,11 +156,15 @@ func (p *publisher) rest(cmds []redis.Cmder, at []int, n, end int, failed map[in
 	return end
 }
 
-// exec runs the commands as one pipeline and returns when ctx ends, whether the
-// server has answered or not; then it returns an error and the commands belong
-// to the pipeline. Their own errors it leaves to the caller.
+// exec runs the commands as one transaction, so that none is taken after one
+// that was refused (a full memory, a demoted primary), and returns when ctx ends,
+// whether the server has answered or not; then it returns an error and the
+// commands belong to the pipeline. Their own errors it leaves to the caller.
 func (p *publisher) exec(ctx context.Context, cmds []redis.Cmder) error {
-	pipe := p.b.client.Pipeline()
+	pipe := p.b.client.TxPipeline()
+	if len(cmds) == 1 {
+		pipe = p.b.client.Pipeline()
+	}
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}
