@@ -102,6 +102,10 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 // Close does nothing: the Broker owns the publisher.
 func (p *publisher) Close() error { return nil }
 
+// KeepsKeyOrder is true: on FIFO queues a message is sent after the one before
+// it of its key was confirmed, and standard queues have no order to keep.
+func (p *publisher) KeepsKeyOrder() bool { return true }
+
 func (p *publisher) send(ctx context.Context, topic string, msgs []*message.Message, failed *failures) {
 	out := make([]*outgoing, 0, len(msgs))
 	for i, msg := range msgs {
