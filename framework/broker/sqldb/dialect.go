@@ -105,8 +105,8 @@ func doubled(name, q string) string { return q + strings.ReplaceAll(name, q, q+q
 // fill replaces {t}, {name}, {offset} and the state tables' names.
 func (d *dialect) fill(q string, t table) string {
 	return strings.NewReplacer("{t}", t.quoted, "{offset}", d.quote("offset"), "{now}", d.now, "{created}", d.created,
-		"{due}", `EXISTS (SELECT 1 FROM headrace_sql_claims AS d WHERE d.group_id = g.id AND d.locked_until <= `+d.now+`)`,
-		"{gap}", `EXISTS (SELECT 1 FROM headrace_sql_gaps AS p WHERE p.group_id = g.id)`,
+		"{due}", `EXISTS (SELECT 1 FROM headrace_sql_claims AS d WHERE d.group_id = headrace_sql_groups.id AND d.locked_until <= `+d.now+`)`,
+		"{gap}", `EXISTS (SELECT 1 FROM headrace_sql_gaps AS p WHERE p.group_id = headrace_sql_groups.id)`,
 		"{groups}", groupsTable, "{claims}", claimsTable, "{gaps}", gapsTable).Replace(q)
 }
 

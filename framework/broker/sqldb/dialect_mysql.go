@@ -27,7 +27,7 @@ func mysql(ctx context.Context, db *sql.DB) (*dialect, error) {
 		gaps:      true,
 		// Locking reads see what is committed, so what it says of claims and gaps may
 		// be a moment old: the next claim sees it.
-		lockGroup: `SELECT position, {now}, {due}, {gap}, '' FROM {groups} AS g WHERE id = ? FOR UPDATE`,
+		lockGroup: `SELECT position, {now}, {due}, {gap}, '' FROM {groups} WHERE id = ? FOR UPDATE`,
 		createState: []string{
 			`CREATE TABLE IF NOT EXISTS headrace_sql_groups (
  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,

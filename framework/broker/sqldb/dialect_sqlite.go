@@ -17,7 +17,7 @@ func sqlite() *dialect {
 		created:   `CAST((julianday(created_at) - 2440587.5) * 86400000000 AS INTEGER)`,
 		// A write first, so that a transaction that began deferred waits for the
 		// lock instead of failing later.
-		lockGroup:  `UPDATE {groups} AS g SET position = position WHERE id = ? RETURNING position, {now}, {due}, {gap}, ''`,
+		lockGroup:  `UPDATE {groups} SET position = position WHERE id = ? RETURNING position, {now}, {due}, {gap}, ''`,
 		maxMessage: 256 << 20,
 		createState: []string{
 			`CREATE TABLE IF NOT EXISTS headrace_sql_groups (
