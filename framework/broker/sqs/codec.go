@@ -193,8 +193,14 @@ func decode(m *types.Message, payload []byte) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if packed, ok := msg.Metadata[AttrMetadata]; ok {
-		delete(msg.Metadata, AttrMetadata)
+	// Ours go before the packed metadata comes: that may hold the same names.
+	packed, isPacked := msg.Metadata[AttrMetadata]
+	encoding, encoded := msg.Metadata[AttrEncoding]
+	_, claim := msg.Metadata[AttrClaim]
+	for _, name := range []string{AttrMetadata, AttrEncoding, AttrClaim} {
+		delete(msg.Metadata, name)
+	}
+	if isPacked {
 		if _, ok := m.MessageAttributes[stock.UUIDAttribute]; !ok {
 			msg.UUID = ""
 		}
@@ -202,10 +208,6 @@ func decode(m *types.Message, payload []byte) (*message.Message, error) {
 			return nil, err
 		}
 	}
-	encoding, encoded := msg.Metadata[AttrEncoding]
-	_, claim := msg.Metadata[AttrClaim]
-	delete(msg.Metadata, AttrEncoding)
-	delete(msg.Metadata, AttrClaim)
 	switch {
 	case claim:
 		msg.Payload = payload
