@@ -18,6 +18,9 @@ type policy struct {
 	concurrency   int
 	maxInFlight   int
 	maxAttempts   int
+	maxElapsed    time.Duration
+	redeliver     []time.Duration
+	transient     time.Duration
 	backoff       middleware.Backoff
 	lease         time.Duration
 	maxDeliveries int
@@ -35,6 +38,9 @@ func policyFrom(p config.Profile) policy {
 		concurrency:   d.Concurrency,
 		maxInFlight:   d.MaxInFlight,
 		maxAttempts:   d.MaxAttempts,
+		maxElapsed:    d.MaxElapsed,
+		redeliver:     d.Redeliver,
+		transient:     d.TransientBudget,
 		backoff:       middleware.Backoff{Base: d.BackoffBase, Cap: d.BackoffCap},
 		lease:         d.Lease,
 		maxDeliveries: d.MaxDeliveries,
@@ -57,9 +63,24 @@ func MaxAge(d time.Duration) HandlerOption { return func(p *policy) { p.maxAge =
 // Concurrency is how many messages run at once. Default: delivery.concurrency.
 func Concurrency(n int) HandlerOption { return func(p *policy) { p.concurrency = n } }
 
-// MaxAttempts is how often a message is tried in all before it is
-// dead-lettered. Default: delivery.max_attempts.
+// MaxAttempts is how often a message is tried in one delivery. Without Redeliver
+// that is all, and then it is dead-lettered. Default: delivery.max_attempts.
 func MaxAttempts(n int) HandlerOption { return func(p *policy) { p.maxAttempts = n } }
+
+// MaxElapsed bounds the time from the first attempt of a delivery to the start of
+// its last. Default: delivery.max_elapsed.
+func MaxElapsed(d time.Duration) HandlerOption { return func(p *policy) { p.maxElapsed = d } }
+
+// Redeliver adds a second level of retries: a message whose attempts are used up
+// goes back to the broker, which holds it for the first delay without a worker
+// being busy with it; then its attempts begin anew, and so on. After the last
+// delay's attempts it is dead-lettered, so it is tried MaxAttempts x
+// (len(delays)+1) times at most. A crash counts as a delivery. With OrderByKey
+// the later events of its key wait for it. No delays means no second level.
+// Default: delivery.redeliver.
+func Redeliver(delays ...time.Duration) HandlerOption {
+	return func(p *policy) { p.redeliver = delays }
+}
 
 // Backoff bounds the full-jitter wait between attempts. Defaults:
 // delivery.backoff_base and delivery.backoff_cap.

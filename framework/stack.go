@@ -40,8 +40,12 @@ func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
 		Retry: middleware.RetryConfig{
 			MaxAttempts: p.maxAttempts,
 			Backoff:     p.backoff,
+			MaxElapsed:  p.maxElapsed,
+			Redeliver:   p.redeliver,
 			Transient:   isTransient,
 			Clock:       a.cfg.Clock,
+
+			TransientBudget: p.transient,
 		},
 		Timeout: p.timeout,
 		Breaker: p.breaker,

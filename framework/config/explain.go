@@ -80,6 +80,12 @@ func plain(v reflect.Value) any {
 		return value.String()
 	case Secret:
 		return value.String()
+	case []time.Duration:
+		texts := make([]string, len(value))
+		for i, d := range value {
+			texts[i] = d.String()
+		}
+		return texts
 	default:
 		return value
 	}

@@ -113,9 +113,21 @@ type Database struct {
 
 // Delivery is the policy of every handler that sets none of its own.
 type Delivery struct {
-	// MaxAttempts is how often a message is tried in all before it is
-	// dead-lettered. Default 5.
+	// MaxAttempts is how often a message is tried in one delivery. Without
+	// Redeliver that is all; then it is dead-lettered. Default 5.
 	MaxAttempts int `koanf:"max_attempts"`
+	// MaxElapsed bounds the time from the first attempt of a delivery to the start
+	// of its last. Default 0: no bound but MaxAttempts.
+	MaxElapsed time.Duration `koanf:"max_elapsed"`
+	// Redeliver are the delays of the second level: a message whose attempts are
+	// used up goes back to the broker, which holds it for the first delay, then its
+	// attempts begin anew, and so on; after the last one it is dead-lettered. A
+	// crash counts as a delivery. Default none.
+	Redeliver []time.Duration `koanf:"redeliver"`
+	// TransientBudget is how long errors that are no fault of the message (a
+	// deadlock, a database or broker that is away) are retried in process, without
+	// consuming attempts; then the message is given back, uncounted. Default 1 m.
+	TransientBudget time.Duration `koanf:"transient_budget"`
 	// BackoffBase and BackoffCap bound the full-jitter wait between attempts:
 	// the nth wait is random in [0, min(cap, base x 2^n)]. Defaults 100 ms, 30 s.
 	BackoffBase time.Duration `koanf:"backoff_base"`
@@ -242,6 +254,7 @@ func (p Profile) WithDefaults() Profile {
 	def(&p.Delivery.MaxAttempts, 5)
 	def(&p.Delivery.BackoffBase, 100*time.Millisecond)
 	def(&p.Delivery.BackoffCap, 30*time.Second)
+	def(&p.Delivery.TransientBudget, time.Minute)
 	def(&p.Delivery.HandlerTimeout, 30*time.Second)
 	def(&p.Delivery.Concurrency, 10)
 	def(&p.Delivery.Lease, 30*time.Second)
@@ -331,6 +344,11 @@ func (p Profile) Validate() error {
 	if p.Delivery.BackoffCap < p.Delivery.BackoffBase {
 		bad("delivery.backoff_cap", p.Delivery.BackoffCap.String(), fmt.Sprintf("it must not be below delivery.backoff_base (%s)", p.Delivery.BackoffBase))
 	}
+	notNegative("delivery.max_elapsed", p.Delivery.MaxElapsed)
+	for _, d := range p.Delivery.Redeliver {
+		positive("delivery.redeliver", d)
+	}
+	positive("delivery.transient_budget", p.Delivery.TransientBudget)
 	positive("delivery.handler_timeout", p.Delivery.HandlerTimeout)
 	atLeastOne("delivery.concurrency", p.Delivery.Concurrency)
 	if p.Delivery.MaxInFlight != 0 && p.Delivery.MaxInFlight < p.Delivery.Concurrency {

@@ -215,7 +215,7 @@ func (s *schema) eachProfile(target any, fn func(*Profile)) {
 
 func (s *schema) setDefaults(target any, env string) {
 	s.eachProfile(target, func(p *Profile) {
-		if *p == (Profile{}) {
+		if reflect.ValueOf(p).Elem().IsZero() {
 			*p = Default()
 		}
 		*p = p.WithDefaults()
