@@ -14,9 +14,10 @@ import (
 
 // Exit codes.
 const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
+	exitOK      = 0
+	exitError   = 1
+	exitUsage   = 2
+	exitPartial = 3
 )
 
 // usageError is a mistake in the command line itself.
@@ -25,8 +26,15 @@ type usageError struct{ err error }
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
+// partialError is the end of a command that did a part of what was asked.
+type partialError struct{ err error }
+
+func (e partialError) Error() string { return e.err.Error() }
+func (e partialError) Unwrap() error { return e.err }
+
 // Main runs the command line and returns the process's exit code: 0 when all
-// went well, 1 when it did not, 2 for a command line that makes no sense.
+// went well, 1 when it did not, 2 for a command line that makes no sense, 3 when
+// only a part was done.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -37,9 +45,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	fmt.Fprintln(stderr, "headrace:", err)
-	var usage usageError
-	if errors.As(err, &usage) {
+	var (
+		usage   usageError
+		partial partialError
+	)
+	switch {
+	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &partial):
+		return exitPartial
 	}
 	return exitError
 }
@@ -60,7 +74,7 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDev(), newDemo())
+	root.AddCommand(newDev(), newDemo(), newDLQ())
 	return root
 }
 

@@ -1,0 +1,103 @@
+package dev
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/headrace-go/headrace/framework/config"
+)
+
+// Profile returns what all services share of the service's profile for env, as
+// the service itself would read it: from its file and, over that, from environ.
+// The service's own section is left out.
+func (w *Workspace) Profile(service, env string, environ []string) (config.Profile, error) {
+	var p config.Profile
+	i := slices.IndexFunc(w.Services, func(s Service) bool { return s.Name == service })
+	if i < 0 {
+		return p, fmt.Errorf("no service %q in %s", service, w.Root)
+	}
+	path := filepath.Join(w.Services[i].Dir, "config", env+".yaml")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return p, fmt.Errorf("service %s: read its profile: %w", service, err)
+	}
+	var sections map[string]any
+	if err := yaml.Unmarshal(b, &sections); err != nil {
+		return p, fmt.Errorf("service %s: %s: %w", service, path, err)
+	}
+	for _, s := range w.Services {
+		delete(sections, strings.ReplaceAll(s.Name, "-", "_"))
+	}
+	if b, err = yaml.Marshal(sections); err != nil {
+		return p, fmt.Errorf("service %s: %s: %w", service, path, err)
+	}
+	settings := struct {
+		config.Profile `koanf:",squash"`
+	}{}
+	err = config.Load(&settings, config.Options{
+		FS: oneFile{name: env + ".yaml", data: b}, Env: env,
+		Environ: without(w.environFor("", environ), config.EnvEnv, config.EnvConfigDir),
+	})
+	if err != nil {
+		return p, fmt.Errorf("service %s: profile %q: %w", service, env, err)
+	}
+	return settings.Profile, nil
+}
+
+// without returns environ without the keys.
+func without(environ []string, keys ...string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(keys, k)
+	})
+}
+
+// Overlay returns environ with the keys set, each once.
+func Overlay(environ []string, set map[string]string) []string { return overlay(environ, set) }
+
+// oneFile is a file system that holds one file.
+type oneFile struct {
+	name string
+	data []byte
+}
+
+// Open opens the file, and nothing else.
+func (f oneFile) Open(name string) (fs.File, error) {
+	if name != f.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return &opened{Reader: bytes.NewReader(f.data), oneFile: f}, nil
+}
+
+// ReadDir lists the root: the file.
+func (f oneFile) ReadDir(name string) ([]fs.DirEntry, error) {
+	if name != "." {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrNotExist}
+	}
+	return []fs.DirEntry{fs.FileInfoToDirEntry(fileInfo{f})}, nil
+}
+
+type opened struct {
+	*bytes.Reader
+	oneFile
+}
+
+func (o *opened) Stat() (fs.FileInfo, error) { return fileInfo{o.oneFile}, nil }
+func (o *opened) Close() error               { return nil }
+
+type fileInfo struct{ f oneFile }
+
+func (i fileInfo) Name() string       { return i.f.name }
+func (i fileInfo) Size() int64        { return int64(len(i.f.data)) }
+func (i fileInfo) Mode() fs.FileMode  { return 0o400 }
+func (i fileInfo) ModTime() time.Time { return time.Time{} }
+func (i fileInfo) IsDir() bool        { return false }
+func (i fileInfo) Sys() any           { return nil }
