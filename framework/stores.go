@@ -33,7 +33,7 @@ func (a *App) buildStores() error {
 		return fmt.Errorf("framework: inbox clean-up: %w", err)
 	}
 	a.relay, err = outbox.NewRelay(outbox.RelayConfig{
-		DB: a.cfg.DB, Dialect: a.cfg.Dialect, Publisher: a.cfg.Broker.Publisher(), Waker: a.cfg.OutboxWaker,
+		DB: a.cfg.DB, Dialect: a.cfg.Dialect, Publisher: a.cfg.Broker.Publisher(), Probe: a.cfg.Broker.Ping, Waker: a.cfg.OutboxWaker,
 		BatchSize: p.Outbox.BatchSize, Parallelism: p.Outbox.Parallelism, PublishTimeout: p.Outbox.PublishTimeout,
 		PollInterval: p.Outbox.PollInterval, MaxAttempts: p.Outbox.MaxAttempts, StrictOrder: p.Outbox.StrictOrder,
 		Retention: p.Outbox.Retention, StuckAfter: p.Outbox.StuckAfter,

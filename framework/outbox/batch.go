@@ -9,6 +9,7 @@ import (
 
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/internal/failpoint"
+	"github.com/headrace-go/headrace/framework/sqltx"
 )
 
 const (
@@ -84,6 +85,9 @@ func (r *Relay) batch(ctx context.Context, shards []int, limit int) (n int, more
 		r.proven.Store(time.Now().UnixNano())
 	}
 	sum.outcome.proven = r.provenAge()
+	if sum.alone() && r.brokerIsUp(detached) {
+		sum.strikeAll()
+	}
 	settleCtx, cancelSettle := context.WithTimeout(detached, settleTimeout)
 	defer cancelSettle()
 	parked, err := c.settle(settleCtx, sum.outcome)
@@ -108,6 +112,45 @@ type summary struct {
 	rejected int  // rows the broker will never take
 	corrupt  int  // rows that can't be read
 	fresh    bool // a row failed for the first time
+	silent   bool // a row failed without an answer of the broker
+}
+
+// alone: nothing but rows that failed before was tried, and the broker answered.
+func (s summary) alone() bool {
+	return len(s.outcome.sent) == 0 && s.failed > 0 && !s.fresh && !s.silent
+}
+
+// strikeAll counts every failure as one of the row's own.
+func (s summary) strikeAll() {
+	for i := range s.outcome.failed {
+		s.outcome.failed[i].Strike = s.outcome.failed[i].Attempt
+	}
+}
+
+const (
+	// loneRows is the largest backlog whose failures may be laid to the rows
+	// themselves on the word of Probe alone.
+	loneRows     = 20
+	probeTimeout = 5 * time.Second
+)
+
+// brokerIsUp tells whether the broker is known to be up and nothing but a few
+// rows can be to blame.
+func (r *Relay) brokerIsUp(ctx context.Context) bool {
+	if r.cfg.Probe == nil || r.cfg.MaxAttempts < 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, r.cfg.PublishTimeout))
+	defer cancel()
+	st, err := r.store.stats(ctx)
+	return err == nil && st.Backlog <= loneRows && r.cfg.Probe(ctx) == nil
+}
+
+// unanswered tells whether a failure says that the broker was not reached, or
+// did not answer in time.
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, errNotReturned) || errors.Is(err, errPublishTimeout) || errors.Is(err, broker.ErrClosed) || sqltx.IsTransient(err)
 }
 
 // judge turns verdicts into what becomes of the rows.
@@ -156,6 +199,7 @@ func (r *Relay) judge(rows []row, verdicts []error) summary {
 		default:
 			s.failed++
 			s.fresh = s.fresh || rows[i].attempts == 0
+			s.silent = s.silent || unanswered(err)
 			h = hold{delay: r.holdBack(rows[i].attempts)}
 			keys[rows[i].key] = h
 			f.Attempt, f.Strike, f.Delay = 1, strike, h.delay.Microseconds()

@@ -61,9 +61,18 @@ type RelayConfig struct {
 	// MaxAttempts is how often a row may fail, while the broker takes others,
 	// until it is parked. Default 10. Negative: it is never parked for that. A
 	// failure counts when the broker has taken another message since the row's
-	// last one, so an outage parks nothing, and a bad row that is all alone is
-	// tried on until there is traffic again.
+	// last one, so an outage parks nothing. With Probe it counts also when there
+	// are no others; see there.
 	MaxAttempts int
+	// Probe tells whether the broker is up: broker.Broker's Ping. It is asked when
+	// nothing of a batch was published, no row of it failed for the first time,
+	// each failure was an answer (not a timeout or a lost connection), and no more
+	// than 20 rows wait in all. When it returns nil then, these failures count for
+	// MaxAttempts, so that bad rows without traffic beside them are parked in the
+	// end. A broker that answers pings and refuses every message can so park the
+	// rows of a quiet service, 20 at most at a time and after the whole backoff.
+	// Default: not asked, and such rows are tried on until there is traffic.
+	Probe func(ctx context.Context) error
 	// StrictOrder parks the later rows of a parked row's ordering key too, until
 	// an operator retries or discards it, and publishes the rows of a key one by
 	// one instead of in one batch. Default false: they go on without it.

@@ -17,8 +17,8 @@
 // A message that the broker refuses for good (broker.ErrRejected), or whose row
 // can't be read, is parked with the reason. Another failure holds its row, and
 // the later rows of its key, back for a growing while; a row that keeps failing
-// while the broker takes others is parked after MaxAttempts such failures. While
-// the broker takes nothing at all, all relays of the table share one pause that
+// while the broker takes others, or all alone while it is known to be up, is
+// parked after MaxAttempts such failures. While the broker takes nothing at all, all relays of the table share one pause that
 // grows, so the rate of attempts doesn't depend on how many relays there are,
 // and no row is parked for it.
 //

@@ -2,8 +2,10 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +34,7 @@ func TestBadRowsParkAndGoodOnesFlow(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		r := e.relay(t, b, func(c *RelayConfig) {
 			c.MaxAttempts, c.Metrics, c.StatsInterval = 3, reg, 20*time.Millisecond
+			c.Probe = func(context.Context) error { return nil }
 		})
 		w := e.writer(t, r.Wake)
 		_, err := e.db.Exec(`INSERT INTO ` + schema.OutboxTable + ` (uuid, payload, shard) VALUES ('c', 'not json', 3), ('n', NULL, 4), ('t', '{"uuid":"x"}', 5)`)
@@ -44,14 +47,8 @@ func TestBadRowsParkAndGoodOnesFlow(t *testing.T) {
 
 		requireOnce(t, b.await(t, 50), 50)
 		requireOrder(t, b.all())
-		// A row that might yet be taken is given up only while the broker takes
-		// others, so there must be some.
-		flow := 0
-		eventually(t, "five rows are parked", func() bool {
-			e.write(t, w, msg("orders", "flow", flow))
-			flow++
-			return e.count(t, "state = 2") == 5
-		})
+		// Nothing else is there while the last one of them backs off.
+		eventually(t, "five rows are parked", func() bool { return e.count(t, "state = 2") == 5 })
 		require.NoError(t, r.Flush(t.Context()))
 		reasons := map[string]string{}
 		rows, err := e.db.Query(`SELECT uuid, parked_reason, attempts FROM ` + schema.OutboxTable + ` WHERE state = 2`)
@@ -77,7 +74,7 @@ func TestBadRowsParkAndGoodOnesFlow(t *testing.T) {
 		require.Equal(t, Stats{Parked: 5}, st)
 		requireOrder(t, b.all())
 		eventually(t, "the metrics say so", func() bool {
-			return testutil.ToFloat64(r.metrics.relayed) == float64(50+flow) &&
+			return testutil.ToFloat64(r.metrics.relayed) == 50 &&
 				testutil.ToFloat64(r.metrics.failed.WithLabelValues("rejected")) == 1 &&
 				testutil.ToFloat64(r.metrics.failed.WithLabelValues("corrupt")) == 3
 		})
@@ -90,6 +87,52 @@ headrace_outbox_parked 5
 headrace_outbox_backlog 0
 `), "headrace_outbox_parked", "headrace_outbox_backlog"))
 	})
+}
+
+// A row that is all alone is parked for failing only when the broker is known to
+// be up, has answered, and too few rows wait for it to be the broker's fault.
+func TestLoneRow(t *testing.T) {
+	up := func(context.Context) error { return nil }
+	for name, c := range map[string]struct {
+		probe  func(context.Context) error
+		err    error
+		rows   int
+		parked int
+	}{
+		"up":             {up, errors.New("no such topic"), 1, 1},
+		"several":        {up, errors.New("no such topic"), 5, 5},
+		"nobody to ask":  {nil, errors.New("no such topic"), 1, 0},
+		"down":           {func(context.Context) error { return errBroker }, errors.New("no such topic"), 1, 0},
+		"no answer":      {up, fmt.Errorf("dial: %w", syscall.ECONNREFUSED), 1, 0},
+		"out of time":    {up, context.DeadlineExceeded, 1, 0},
+		"takes nothing":  {up, errors.New("OOM"), loneRows + 1, 0},
+		"never for that": {up, errors.New("no such topic"), 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, "sqlite")
+			b := newFakeBroker()
+			b.refuse = func(string, *message.Message) error { return c.err }
+			r := e.relay(t, b, func(cfg *RelayConfig) {
+				cfg.MaxAttempts, cfg.Probe, cfg.OutageCap, cfg.BackoffBase, cfg.BackoffCap = 3, c.probe, time.Millisecond, time.Millisecond, 2*time.Millisecond
+				if name == "never for that" {
+					cfg.MaxAttempts = -1
+				}
+			})
+			w := e.writer(t, r.Wake)
+			for i := range c.rows {
+				e.write(t, w, msg("orders", fmt.Sprint("k", i), 0))
+			}
+			run(t, r)
+			if c.parked > 0 {
+				eventually(t, "the row is parked", func() bool { return e.count(t, "state = 2") == c.parked })
+				require.Zero(t, e.count(t, "attempts < 3"))
+			} else {
+				eventually(t, "it is tried on", func() bool { return e.count(t, "attempts > 8") == c.rows })
+				require.Zero(t, e.count(t, "state = 2"))
+			}
+		})
+	}
 }
 
 // A row that fails holds back its own key, in order, and nobody else.
