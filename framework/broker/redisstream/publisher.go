@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
@@ -139,6 +140,10 @@ func (p *publisher) send(ctx context.Context, key string, msgs []*message.Messag
 			failed[at[n]] = err
 			refused = err
 		default:
+			// The connection's deadline is that of ctx, and may be a moment ahead.
+			if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+				err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+			}
 			failed[at[n]] = err
 			return p.rest(cmds, at, n, end, failed), err
 		}
