@@ -67,7 +67,7 @@ type Admin struct {
 
 // Broker says which broker the service uses.
 type Broker struct {
-	// Kind is "redisstream" or "memory". Default "memory".
+	// Kind is "redisstream", "memory", "sqs" or "sns". Default "memory".
 	Kind string `koanf:"kind"`
 	// URL is the broker's address, such as redis://host:6379/0. Empty with
 	// redisstream starts a server of the process's own: for one laptop only, so
@@ -81,6 +81,8 @@ type Broker struct {
 	// Retention is how long a message that every group has settled is kept, so
 	// that a new group can read it. Default 0: the adapter's own default.
 	Retention time.Duration `koanf:"retention"`
+	// AWS is for the kinds "sqs" and "sns".
+	AWS AWS `koanf:"aws"`
 }
 
 // Database says where the service's own tables are, the outbox's and the
@@ -323,7 +325,8 @@ func (p Profile) Validate() error {
 		bad("http.max_body_bytes", p.HTTP.MaxBodyBytes, "it must be 1 or more")
 	}
 	positive("admin.stats_interval", p.Admin.StatsInterval)
-	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory")
+	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory", "sqs", "sns")
+	p.validateAWS(bad, oneOf)
 	if several := p.Env == "staging" || p.Env == "production"; several && p.Broker.Kind == "redisstream" && p.Broker.URL == "" {
 		bad("broker.url", "", "without it each service would start a Redis of its own: set the shared one's address")
 	}

@@ -28,8 +28,10 @@ func (c *Connections) openBroker(ctx context.Context, p config.Profile, logger *
 		return nil
 	case "redisstream":
 		return c.openRedis(ctx, p, logger)
+	case "sqs", "sns":
+		return c.openAWS(ctx, p, logger)
 	}
-	return fault("broker.kind", p.Broker.Kind, errors.New("no such broker"), "use redisstream or memory")
+	return fault("broker.kind", p.Broker.Kind, errors.New("no such broker"), "use redisstream, memory, sqs or sns")
 }
 
 func (c *Connections) openRedis(ctx context.Context, p config.Profile, logger *slog.Logger) error {
