@@ -77,6 +77,23 @@ func (c RetryConfig) WithDefaults() RetryConfig {
 	return c
 }
 
+// waits is the longest that all waits between attempts take together.
+func (c RetryConfig) waits() time.Duration {
+	var total time.Duration
+	for n := 1; n < c.MaxAttempts; n++ {
+		ceiling := c.Backoff.Ceiling(n)
+		if ceiling == c.Backoff.Cap {
+			left := time.Duration(c.MaxAttempts - n)
+			if ceiling > 0 && left > (1<<63-1-total)/ceiling {
+				return 1<<63 - 1
+			}
+			return total + left*ceiling
+		}
+		total = plus(total, ceiling)
+	}
+	return total
+}
+
 // Validate reports every field that can't work.
 func (c RetryConfig) Validate() error {
 	var errs []error

@@ -46,17 +46,10 @@ type StackConfig struct {
 	Dedup *DedupConfig
 }
 
-// Layer is one layer of a Stack, for showing.
-type Layer struct {
-	// Name is the middleware's name, such as "retry".
-	Name string
-	// Detail is its effective settings in words; empty when there is none.
-	Detail string
-}
-
 // Stack is the whole order of middleware around one handler: recover,
-// correlation, metrics, poison, retry, recover for each attempt, timeout,
-// breaker, rate limit, the team's own, dedup.
+// correlation, metrics, poison, retry, recover for each attempt, rate limit,
+// timeout, breaker, the team's own, dedup. A wait for the rate limit is no part of
+// the attempt's time.
 type Stack struct {
 	chain  message.HandlerMiddleware
 	layers []Layer
@@ -90,40 +83,46 @@ func NewStack(cfg StackConfig) (*Stack, error) {
 	r.Handler, r.Metrics, r.Logger = nameOr(r.Handler, cfg.Handler), metricsOr(r.Metrics, cfg.Metrics), loggerOr(r.Logger, cfg.Logger)
 	r = r.WithDefaults()
 
-	b.add("recover", "", Recover(outer), nil)
-	b.add("correlation", "", Correlate(cfg.Correlation), nil)
+	b.add(Layer{Kind: KindRecover}, Recover(outer), nil)
+	b.add(Layer{Kind: KindCorrelation}, Correlate(cfg.Correlation), nil)
 	if cfg.Metrics != nil {
-		b.add("metrics", "", cfg.Metrics.Middleware(cfg.Handler, cfg.Group), nil)
+		b.add(Layer{Kind: KindMetrics}, cfg.Metrics.Middleware(cfg.Handler, cfg.Group), nil)
 	}
 	mw, err := Poison(p)
-	b.add("poison", poisonDetail(p), mw, err)
+	b.add(Layer{Kind: KindPoison, Detail: poisonDetail(p), Deliveries: max(p.MaxDeliveries, 0)}, mw, err)
 	mw, err = Retry(r)
-	b.add("retry", retryDetail(r), mw, err)
-	b.add("recover", "each attempt", Recover(inner), nil)
+	b.add(Layer{
+		Kind: KindRetry, Detail: retryDetail(r), Attempts: r.MaxAttempts, Takes: r.waits(), Elapsed: r.MaxElapsed,
+		Redeliveries: len(r.Redeliver),
+	}, mw, err)
+	b.add(Layer{Kind: KindRecover, Detail: "each attempt"}, Recover(inner), nil)
+	if cfg.RateLimit != nil {
+		c := *cfg.RateLimit
+		c.Handler, c.Metrics = nameOr(c.Handler, cfg.Handler), metricsOr(c.Metrics, cfg.Metrics)
+		c = c.WithDefaults()
+		mw, err = RateLimit(c)
+		detail := ""
+		if c.Limiter != nil {
+			detail = fmt.Sprintf("%v a second, burst %d", c.Limiter.Limit(), c.Limiter.Burst())
+		}
+		b.add(Layer{Kind: KindRateLimit, Detail: detail, Takes: c.MaxWait}, mw, err)
+	}
 	if cfg.Timeout > 0 {
 		mw, err = Timeout(TimeoutConfig{Timeout: cfg.Timeout, Handler: cfg.Handler, Metrics: cfg.Metrics, Logger: cfg.Logger})
-		b.add("timeout", cfg.Timeout.String(), mw, err)
+		b.add(Layer{Kind: KindTimeout, Detail: cfg.Timeout.String(), Takes: cfg.Timeout}, mw, err)
 	}
 	if cfg.Breaker != nil {
 		c := *cfg.Breaker
 		c.Handler, c.Metrics, c.Logger = nameOr(c.Handler, cfg.Handler), metricsOr(c.Metrics, cfg.Metrics), loggerOr(c.Logger, cfg.Logger)
 		c = c.WithDefaults()
 		mw, err = Breaker(c)
-		b.add("breaker", fmt.Sprintf("%s: opens for %s after %d failures in a row", c.Name, c.OpenFor, c.Failures), mw, err)
-	}
-	if cfg.RateLimit != nil {
-		c := *cfg.RateLimit
-		c.Handler, c.Metrics = nameOr(c.Handler, cfg.Handler), metricsOr(c.Metrics, cfg.Metrics)
-		mw, err = RateLimit(c)
-		detail := ""
-		if c.Limiter != nil {
-			detail = fmt.Sprintf("%v a second, burst %d", c.Limiter.Limit(), c.Limiter.Burst())
-		}
-		b.add("rate limit", detail, mw, err)
+		b.add(Layer{Kind: KindBreaker, Detail: fmt.Sprintf("%s: opens for %s after %d failures in a row", c.Name, c.OpenFor, c.Failures)}, mw, err)
 	}
 	for _, user := range cfg.User {
 		if user != nil {
-			b.add("user", "", user, nil)
+			l := LayerOf(user)
+			l.Name, l.Detail = "user", l.Name
+			b.add(l, user, nil)
 		}
 	}
 	if cfg.Dedup != nil {
@@ -131,7 +130,11 @@ func NewStack(cfg StackConfig) (*Stack, error) {
 		c.Handler, c.Metrics, c.Logger = nameOr(c.Handler, cfg.Handler), metricsOr(c.Metrics, cfg.Metrics), loggerOr(c.Logger, cfg.Logger)
 		c = c.WithDefaults()
 		mw, err = Dedup(c)
-		b.add("dedup", fmt.Sprintf("lease %s, keys kept %s", c.Lease, c.Retention), mw, err)
+		l := Layer{Kind: KindDedup, Detail: fmt.Sprintf("lease %s, keys kept %s", c.Lease, c.Retention), Keeps: c.Retention}
+		if s, ok := c.Store.(interface{ MarksBeforeWork() bool }); ok {
+			l.MarksBeforeWork = s.MarksBeforeWork()
+		}
+		b.add(l, mw, err)
 	}
 	if err := errors.Join(b.errs...); err != nil {
 		return nil, err
@@ -151,13 +154,16 @@ type stackBuilder struct {
 	errs   []error
 }
 
-func (b *stackBuilder) add(name, detail string, mw message.HandlerMiddleware, err error) {
+func (b *stackBuilder) add(l Layer, mw message.HandlerMiddleware, err error) {
 	if err != nil {
 		b.errs = append(b.errs, err)
 		return
 	}
+	if l.Name == "" {
+		l.Name = string(l.Kind)
+	}
 	b.chain = append(b.chain, mw)
-	b.layers = append(b.layers, Layer{Name: name, Detail: detail})
+	b.layers = append(b.layers, l)
 }
 
 func poisonDetail(p PoisonConfig) string {

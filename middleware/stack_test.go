@@ -358,9 +358,9 @@ func TestStackLayers(t *testing.T) {
 		"poison to dlq, at most 10 deliveries",
 		"retry 3 attempts, backoff 1ms to 2ms, none begins after 1h0m0s",
 		"recover each attempt",
+		"rate limit 5 a second, burst 2",
 		"timeout 1m0s",
 		"breaker gateway: opens for 30s after 5 failures in a row",
-		"rate limit 5 a second, burst 2",
 		"user",
 		"dedup lease 1m0s, keys kept 168h0m0s",
 	}, got)
