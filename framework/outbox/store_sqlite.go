@@ -95,6 +95,9 @@ ON CONFLICT (outbox) DO UPDATE SET failures = max(failures + $1, 1), not_before 
 	return s
 }
 
+// sqliteNow is the present as statements know it.
+const sqliteNow = `CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)`
+
 func micros() int64 { return time.Now().UnixMicro() }
 
 func (s *sqliteStore) scout(ctx context.Context) (scouting, error) {
