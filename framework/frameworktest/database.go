@@ -52,8 +52,13 @@ func Postgres(t testing.TB, files fs.FS) DB {
 		separator = "&"
 	}
 	// No server is crashed here: a commit need not wait for the disk.
-	return migrated(t, files, DB{DB: testenv.Open(t, "pgx", dsn+separator+"synchronous_commit=off"), Dialect: sqltx.Postgres})
+	db := testenv.Open(t, "pgx", dsn+separator+"synchronous_commit=off")
+	db.SetMaxOpenConns(maxConns)
+	return migrated(t, files, DB{DB: db, Dialect: sqltx.Postgres})
 }
+
+// maxConns leaves a server's connections to the tests beside this one.
+const maxConns = 12
 
 func migrated(t testing.TB, files fs.FS, db DB) DB {
 	t.Helper()

@@ -176,6 +176,11 @@ func TestMigrationsAreAppliedOnceOrChecked(t *testing.T) {
 	require.Equal(t, 1, version)
 }
 
+func TestReplicasOfAService(t *testing.T) {
+	t.Parallel()
+	programtest.Replicas(t, lampsProgram(), "smart-lamps", "HEADRACE_LAMPS_GREET=hi")
+}
+
 func TestAServiceWithoutTablesOrWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	p := lampsProgram()

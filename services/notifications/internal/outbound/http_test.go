@@ -172,7 +172,7 @@ func TestHTTPAnswers(t *testing.T) {
 		"dropped":              {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, unknown, 0},
 		"dropped in the answer": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "99")
-			w.WriteHeader(200)
+			w.WriteHeader(http.StatusOK)
 		}, unknown, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -80,8 +80,8 @@ func (p *Provider) Send(ctx context.Context, m app.Message) (string, error) {
 	}
 	// The message is taken, whatever the answer looks like: the id is a help for
 	// people and no proof.
-	if json.Unmarshal(answer, &taken) != nil || len(taken.ID) > 200 || strings.ContainsFunc(taken.ID, func(r rune) bool { return r < ' ' }) {
-		return "", nil
+	if json.Unmarshal(answer, &taken) == nil && len(taken.ID) <= 200 && !strings.ContainsFunc(taken.ID, func(r rune) bool { return r < ' ' }) {
+		return taken.ID, nil
 	}
-	return taken.ID, nil
+	return "", nil
 }

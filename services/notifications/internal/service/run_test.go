@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,8 +14,6 @@ import (
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/frameworktest"
 	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
-	"github.com/headrace-go/headrace/framework/migrate"
-	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/services/notifications"
 )
 
@@ -63,22 +60,7 @@ func TestProgramServesAndDrains(t *testing.T) {
 // end with one schema, and a replica that may not migrate says what to do.
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testenv.PostgresDSN(t), "HEADRACE_NOTIFICATIONS_FOLDER=" + t.TempDir()}
-
-	_, err := programtest.Command(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false"))
-	require.ErrorIs(t, err, migrate.ErrPending)
-	require.ErrorContains(t, err, "notifications migrate")
-
-	var wg sync.WaitGroup
-	for range 5 {
-		wg.Go(func() {
-			if out, err := programtest.Command(t, Program(), environ, "migrate"); err != nil {
-				t.Errorf("migrate: %v\n%s", err, out)
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, programtest.Start(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false")...).Stop())
+	programtest.Replicas(t, Program(), Name, "HEADRACE_NOTIFICATIONS_FOLDER="+t.TempDir())
 }
 
 func TestEveryProfileLoads(t *testing.T) {
@@ -124,7 +106,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		"files in production":   {"healthcheck", "production", own + "EMAIL_TRANSPORT=folder", "email.transport"},
 		"local secret in prod.": {"healthcheck", "production", own + "CODES_SECRET=local-only-secret-that-protects-nothing", "codes.secret"},
 		"no shared broker":      {"healthcheck", "production", "HEADRACE_DATABASE_DSN=postgres://db/notifications", "broker.url"},
-		"unknown profile":       {"healthcheck", "produktion", "HEADRACE_HTTP_ADDR=:1", "produktion"},
+		"unknown profile":       {"healthcheck", "nowhere", "HEADRACE_HTTP_ADDR=:1", "nowhere"},
 		"unknown arguments":     {"serv", "test", "HEADRACE_HTTP_ADDR=127.0.0.1:0", "serv"},
 	}
 	for name, c := range cases {

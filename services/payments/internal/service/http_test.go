@@ -40,17 +40,7 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				res := h.Call(c.method, c.path, "")
-				require.Equal(t, c.status, res.Status, "%s", res.Body)
-				require.Equal(t, "application/problem+json", res.Header.Get("Content-Type"))
-				p := res.Object(t)
-				require.Equal(t, c.code, p["code"])
-				require.EqualValues(t, c.status, p["status"])
-				require.NotEmpty(t, res.Header.Get("X-Correlation-ID"))
-				if c.field == "" {
-					require.NotContains(t, p, "errors")
-					return
-				}
-				require.Equal(t, c.field, p["errors"].([]any)[0].(map[string]any)["field"])
+				res.RequireProblem(t, c.status, c.code, c.field)
 			})
 		}
 		res := h.Call(http.MethodGet, "/v1/payments?order_id=unknown", "")

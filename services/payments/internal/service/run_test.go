@@ -6,15 +6,12 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/frameworktest/programtest"
-	"github.com/headrace-go/headrace/framework/migrate"
-	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/services/payments"
 	"github.com/headrace-go/headrace/services/payments/internal/outbound/httpgateway"
 )
@@ -50,22 +47,7 @@ func TestProgramServesAndDrains(t *testing.T) {
 // end with one schema, and a replica that may not migrate says what to do.
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"HEADRACE_ENV=test", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=" + testenv.PostgresDSN(t)}
-
-	_, err := programtest.Command(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false"))
-	require.ErrorIs(t, err, migrate.ErrPending)
-	require.ErrorContains(t, err, "payments migrate")
-
-	var wg sync.WaitGroup
-	for range 5 {
-		wg.Go(func() {
-			if out, err := programtest.Command(t, Program(), environ, "migrate"); err != nil {
-				t.Errorf("migrate: %v\n%s", err, out)
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, programtest.Start(t, Program(), append(environ, "HEADRACE_DATABASE_MIGRATE=false")...).Stop())
+	programtest.Replicas(t, Program(), Name)
 }
 
 func TestEveryProfileLoads(t *testing.T) {
