@@ -306,8 +306,12 @@ func (r *replay) flush(ctx context.Context) error {
 		return nil
 	}
 	if r.limiter != nil {
-		if err := r.limiter.WaitN(ctx, len(letters)); err != nil {
-			return context.Cause(ctx)
+		// WaitN would give up at once when ctx ends too soon.
+		wait := time.NewTimer(r.limiter.ReserveN(time.Now(), len(letters)).Delay())
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
 		}
 	}
 	if ctx.Err() != nil {
