@@ -336,7 +336,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	// A queue that need not exist: any answer about it is an answer.
 	name := b.names.own("headrace.ping")
 	_, err := b.sqs.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: &name})
-	if err != nil && !noQueue(err) {
+	if err != nil && !noQueue(err) && !denied(err) {
 		return fmt.Errorf("sqs: ping: %w", err)
 	}
 	return nil

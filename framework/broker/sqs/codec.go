@@ -253,7 +253,8 @@ func unwrap(m *types.Message) (*types.Message, bool, error) {
 		return nil, false, nil
 	}
 	var n notification
-	if err := json.Unmarshal([]byte(body), &n); err != nil || n.Type != "Notification" || n.TopicArn == "" || n.Message == nil {
+	readable := json.Unmarshal([]byte(body), &n) == nil
+	if !readable || n.Type != "Notification" || n.TopicArn == "" || n.Message == nil {
 		return nil, false, nil
 	}
 	inner := *m

@@ -31,6 +31,7 @@ func (b *Broker) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.cfg.Region = cfg.Region
 	if b.sqs == nil {
 		b.sqs = sqs.NewFromConfig(cfg)
 	}
@@ -106,6 +107,15 @@ func noQueue(err error) bool {
 	}
 	switch code(err) {
 	case "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist":
+		return true
+	}
+	return false
+}
+
+// denied tells that the caller is known and may not do that.
+func denied(err error) bool {
+	switch code(err) {
+	case "AccessDenied", "AccessDeniedException":
 		return true
 	}
 	return false

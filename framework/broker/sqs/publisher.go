@@ -261,7 +261,13 @@ func (p *publisher) deliver(ctx context.Context, topic string, batch []*outgoing
 			if noQueue(err) || noTopic(err) {
 				p.b.routes.forget(topic)
 			}
-			if hopeless(code(err)) && len(batch) == 1 {
+			if hopeless(code(err)) {
+				// One that AWS will never take must not stop the others.
+				if half := len(batch) / 2; half > 0 {
+					p.deliver(ctx, topic, batch[:half], target, failed)
+					p.deliver(ctx, topic, batch[half:], target, failed)
+					return
+				}
 				err = fmt.Errorf("%w: %w", broker.ErrRejected, err)
 			}
 			for _, o := range batch {

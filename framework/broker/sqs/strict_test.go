@@ -72,7 +72,7 @@ func newStrict() *strictSQS {
 
 func apiError(code, msg string) error {
 	return &smithy.OperationError{ServiceID: "SQS", OperationName: "strict", Err: &smithyhttp.ResponseError{
-		Response: &smithyhttp.Response{Response: &http.Response{StatusCode: 400}},
+		Response: &smithyhttp.Response{Response: &http.Response{StatusCode: http.StatusBadRequest}},
 		Err:      &smithy.GenericAPIError{Code: code, Message: msg},
 	}}
 }

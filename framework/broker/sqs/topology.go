@@ -32,6 +32,11 @@ const (
 	attrPolicy    = string(types.QueueAttributeNamePolicy)
 )
 
+const (
+	newQueueTries = 5
+	newQueuePause = 200 * time.Millisecond
+)
+
 // queueSpec is how a queue should be.
 type queueSpec struct {
 	name  string
@@ -110,7 +115,12 @@ func (b *Broker) ensureQueue(ctx context.Context, spec queueSpec) (queue, error)
 		if err != nil && !errors.As(err, &exists) && code(err) != "QueueAlreadyExists" && code(err) != "QueueNameExists" {
 			return fail("create", err)
 		}
-		q, err = b.lookUp(ctx, spec.name)
+		// AWS shows a new queue after a moment.
+		for try := range newQueueTries {
+			if q, err = b.lookUp(ctx, spec.name); !noQueue(err) || !pause(ctx, newQueuePause<<try) {
+				break
+			}
+		}
 	}
 	if err != nil {
 		return fail("look up", err)
