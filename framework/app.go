@@ -56,6 +56,10 @@ type Config struct {
 	// an OutboxNotifier too tells the others of this one's. Default: none; the
 	// relay polls for rows that are not its own process's.
 	OutboxWaker outbox.Waker
+	// MaxEventBytes is the largest event, envelope included, that the service is to
+	// publish or to handle. Default 0: not stated; else the App refuses to start on
+	// a broker that carries less.
+	MaxEventBytes int
 	// Middleware is the team's own, outermost first. It runs in each attempt,
 	// around the dedup and the handler.
 	Middleware []message.HandlerMiddleware
@@ -303,8 +307,9 @@ func (a *App) register(k kind, d events.Descriptor, name string, isNil bool, opt
 	return h
 }
 
-// Validate checks the whole wiring without starting anything. Each fault names
-// the handler, the rule, the danger and the remedy.
+// Validate checks the whole wiring without starting anything and returns all that
+// is wrong. FindingsOf gives the broken rules one by one: the handler, the rule,
+// the danger and the fix.
 func (a *App) Validate() error {
 	return errors.Join(append(append([]error(nil), a.faults...), a.check()...)...)
 }

@@ -72,7 +72,7 @@ func TestStartUpChecks(t *testing.T) {
 				c.Broker = featured{Broker: c.Broker, features: broker.Features{FixedLease: true}}
 			},
 			register: handle("one", framework.Timeout(10*time.Second), framework.MaxAttempts(5)),
-			want:     []string{`handler "one"`, "5 attempts of up to 10s", "lease of 30s", "another consumer", "raise the lease"},
+			want:     []string{`handler "one"`, "all attempts may take 50.", "the lease is 30s", "another consumer", "raise the lease"},
 		},
 		"keys forgotten before the last redelivery": {
 			register: handle("one", framework.Timeout(24*time.Hour), framework.MaxDeliveries(100)),

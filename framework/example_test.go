@@ -122,5 +122,5 @@ func ExampleApp_Validate() {
 	}
 	framework.HandleTx(app, booked, "issue-key", func(context.Context, *sql.Tx, events.Event[roomBooked]) error { return nil })
 	fmt.Println(app.Validate())
-	// Output: framework: handler "issue-key": it is transactional and the service has no database: its effect, its inbox row and its events could not commit together: set Config.DB, or register it with Handle
+	// Output: handler "issue-key": it is transactional and the service has no database: its effect, its inbox row and its events could not commit together: set Config.DB, or register it with Handle (rule transaction-without-database)
 }

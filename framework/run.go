@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -141,6 +142,9 @@ func (r *run) start(ctx, work context.Context) error {
 		if err := a.cfg.Broker.EnsureTopology(ctx, subs...); err != nil {
 			return fmt.Errorf("framework: create topics and groups on broker %q: %w", a.cfg.Broker.Name(), err)
 		}
+		if err := a.checkDeadLetterTopics(ctx); err != nil {
+			return err
+		}
 	}
 	r.startRelay(work)
 	if err := r.startRouter(ctx, work); err != nil {
@@ -191,7 +195,7 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	if len(a.handlers) == 0 {
 		return nil
 	}
-	a.warnOfOrder(ctx)
+	a.warn(ctx)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: a.handlerBudget()}, logging.Watermill(a.logger))
 	if err != nil {
 		return fmt.Errorf("framework: make the router: %w", err)
@@ -232,14 +236,41 @@ func (r *run) startRouter(ctx, work context.Context) error {
 	return nil
 }
 
-// warnOfOrder tells where order is asked for and holds within a process only.
-func (a *App) warnOfOrder(ctx context.Context) {
+// checkDeadLetterTopics asks the broker for each group's dead letters: a group
+// that can't be looked at may not be written to either, and that must not show
+// only when the first message fails.
+func (a *App) checkDeadLetterTopics(ctx context.Context) error {
+	var errs []error
+	for _, h := range a.handlers {
+		topic := broker.DeadLetterTopic(h.group)
+		if _, err := a.cfg.Broker.Admin().Depth(ctx, topic); err != nil {
+			errs = append(errs, fmt.Errorf("%w: %w", &Finding{
+				Handler: h.name, Rule: RuleDeadLetters,
+				Found:  fmt.Sprintf("its dead letters' topic %q on broker %q can't be looked at", topic, a.cfg.Broker.Name()),
+				Danger: "a message that fails may have nowhere to go, and would come for ever",
+				Fix:    "let the service create, read and write that topic",
+			}, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// warn tells what holds only in part on this broker.
+func (a *App) warn(ctx context.Context) {
 	f := a.cfg.Broker.Features()
-	if f.OrderAcrossReplicas || !f.Durable { // a broker that ends with the process has no replicas
+	if !f.Durable { // a broker that ends with the process has no replicas and no crashes
 		return
 	}
 	for _, h := range a.handlers {
-		if h.policy.order {
+		if !f.DeliveryCount {
+			a.logger.WarnContext(ctx, "this broker does not count deliveries: a message that kills the process comes again for ever",
+				"handler", h.name, "broker", a.cfg.Broker.Name())
+		}
+		if n := len(h.policy.redeliver); n > 0 && f.HoldsDelay && f.MaxDelay > 0 && slices.Max(h.policy.redeliver) > f.MaxDelay {
+			a.logger.WarnContext(ctx, "redelivery delays hold while this process lives: after a restart their messages come sooner on this broker",
+				"handler", h.name, "broker", a.cfg.Broker.Name(), "delays", h.policy.redeliver, "after_a_restart", f.MaxDelay)
+		}
+		if h.policy.order && !f.OrderAcrossReplicas {
 			a.logger.WarnContext(ctx, "order by key holds within one process only on this broker: run one replica of the service, or choose a broker that keeps order across them",
 				"handler", h.name, "broker", a.cfg.Broker.Name())
 		}

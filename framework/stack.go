@@ -84,6 +84,7 @@ func (a *App) poisonConfig(h *handler) middleware.PoisonConfig {
 		Group:         h.group,
 		Service:       a.cfg.Service,
 		MaxDeliveries: h.policy.maxDeliveries,
+		MaxBytes:      a.cfg.Broker.Features().MaxMessageBytes,
 		Metrics:       a.metrics,
 		Logger:        a.logger,
 		Clock:         a.cfg.Clock,

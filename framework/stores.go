@@ -44,7 +44,7 @@ func (a *App) buildStores() error {
 	}
 	features := a.cfg.Broker.Features()
 	a.writer, err = outbox.NewWriter(outbox.WriterConfig{
-		Dialect: a.cfg.Dialect, MaxBytes: features.MaxMessageBytes, MaxMetadata: features.MaxMetadataEntries,
+		Dialect: a.cfg.Dialect, MaxBytes: eventLimit(features), MaxMetadata: features.MaxMetadataEntries,
 		OnCommit: a.onCommit(),
 	})
 	if err != nil {

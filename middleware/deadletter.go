@@ -187,6 +187,41 @@ func deadLetter(msg *message.Message, o original, s story) *message.Message {
 	return dead
 }
 
+// DeadLetterReserve is how many bytes below a broker's limit a message must stay,
+// so that its dead letter fits at its shortest.
+const DeadLetterReserve = 2 << 10
+
+// fitted leaves parts of the story out until dead is not above limit; 0 is no
+// limit.
+func fitted(dead *message.Message, limit int) *message.Message {
+	if limit <= 0 {
+		return dead
+	}
+	size := len(dead.UUID) + len(dead.Payload)
+	for k, v := range dead.Metadata {
+		size += len(k) + len(v)
+	}
+	drop := func(key string) {
+		if v, ok := dead.Metadata[key]; ok && size > limit {
+			size -= len(key) + len(v)
+			delete(dead.Metadata, key)
+		}
+	}
+	drop(DeadLetterStack)
+	drop(DeadLetterErrorChain)
+	for key := range dead.Metadata {
+		if strings.HasPrefix(key, DeadLetterPreviousPrefix) {
+			drop(key)
+		}
+	}
+	if text := dead.Metadata[DeadLetterError]; size > limit && len(text) > 0 {
+		short := clean(text, max(len(text)-(size-limit), 100))
+		size -= len(text) - len(short)
+		dead.Metadata[DeadLetterError] = short
+	}
+	return dead
+}
+
 // movesAside tells whether key belongs to an earlier story, and its new name.
 // The story before the earlier one makes room for it.
 func movesAside(key string) (previous string, moves bool) {

@@ -43,7 +43,7 @@ const (
 
 // Finding is one fault of a set-up that must not start. It is an error.
 type Finding struct {
-	// Handler is the handler's name.
+	// Handler is the handler's name; empty when it is about all of the service.
 	Handler string
 	// Rule is the rule that is broken.
 	Rule Rule
@@ -57,7 +57,11 @@ type Finding struct {
 
 // Error tells all of it in one line.
 func (f *Finding) Error() string {
-	return fmt.Sprintf("handler %q: %s: %s: %s (rule %s)", f.Handler, f.Found, f.Danger, f.Fix, f.Rule)
+	subject := "the service"
+	if f.Handler != "" {
+		subject = fmt.Sprintf("handler %q", f.Handler)
+	}
+	return fmt.Sprintf("%s: %s: %s: %s (rule %s)", subject, f.Found, f.Danger, f.Fix, f.Rule)
 }
 
 // FindingsOf returns every Finding in err's tree, in order.

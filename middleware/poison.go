@@ -53,6 +53,11 @@ type PoisonConfig struct {
 	// MaxStackBytes bounds the stack of a panic. Default 8 KiB; negative keeps
 	// none.
 	MaxStackBytes int
+	// MaxBytes is the largest message, metadata included, that Publisher takes. A
+	// dead letter above it leaves out the stack, the error chain, the story before
+	// this one and the error's text, in this order, until it fits. Default 0: no
+	// limit.
+	MaxBytes int
 	// Metrics may be nil.
 	Metrics *Metrics
 	// Logger defaults to slog.Default().
@@ -233,7 +238,7 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	if s.first.IsZero() {
 		s.first, s.last = now, now
 	}
-	if pubErr := p.publish(ctx, deadLetter(msg, o, s)); pubErr != nil {
+	if pubErr := p.publish(ctx, fitted(deadLetter(msg, o, s), p.MaxBytes)); pubErr != nil {
 		delay := p.outage.failed(now, p.NackDelay)
 		p.Metrics.deadLetterFailed(handler)
 		p.Logger.ErrorContext(ctx, "dead letter not published, message stays in its queue", "handler", handler,

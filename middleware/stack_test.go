@@ -192,7 +192,9 @@ func TestB14ShutdownDuringBackoff(t *testing.T) {
 	t.Parallel()
 	dlq, calls := newSink(), newCounter()
 	d, publish := gochannelDeliveries(t)
-	stackRouter(t, d, stackOver(t, dlq, nil), func(msg *message.Message) ([]*message.Message, error) {
+	stackRouter(t, d, stackOver(t, dlq, func(c *middleware.StackConfig) {
+		c.Poison.MaxDeliveries = -1 // the stock subscriber redelivers at once and counts
+	}), func(msg *message.Message) ([]*message.Message, error) {
 		calls.note(msg.UUID)
 		return nil, middleware.RetryAfter(errBoom, time.Hour)
 	})

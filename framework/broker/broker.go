@@ -206,6 +206,9 @@ type Features struct {
 	MaxDelay time.Duration
 	// Delay: a nack delay is obeyed at all.
 	Delay bool
+	// HoldsDelay: a delay beyond MaxDelay holds too while the consumer that nacked
+	// lives; when it ends, the message comes again after MaxDelay at the latest.
+	HoldsDelay bool
 	// MaxMessageBytes is the largest message, metadata included.
 	MaxMessageBytes int
 	// MaxMetadataEntries is the most metadata entries on one message.

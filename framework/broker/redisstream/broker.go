@@ -188,6 +188,7 @@ func (b *Broker) Features() broker.Features {
 		OrderPerKey:        true,
 		Delay:              true,
 		MaxDelay:           broker.DefaultLease,
+		HoldsDelay:         true,
 		MaxMessageBytes:    maxMessageBytes,
 		DeliveryCount:      true,
 		CompetingConsumers: true,
