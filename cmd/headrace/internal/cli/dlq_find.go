@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -140,7 +141,7 @@ func (f findBroker) ofService(w *dev.Workspace, group, env string, environ []str
 		if err != nil {
 			return p, err
 		}
-		if i > 0 && its.Broker != p.Broker {
+		if i > 0 && !reflect.DeepEqual(its.Broker, p.Broker) {
 			return p, fmt.Errorf("the services %s and %s have different brokers in profile %q: choose with --service", w.Services[0].Name, s.Name, env)
 		}
 		p = its
