@@ -80,7 +80,7 @@ func TestConformance(t *testing.T) {
 					NoAge:     true,
 				}
 				if mode != sqs.ModeSQS || fifo {
-					h.Backlog = 5_000
+					h.Backlog = 2_000
 				}
 				brokertest.Run(t, h)
 			})
