@@ -127,6 +127,12 @@ type Broker struct {
 	pub  *publisher
 	wake *waker
 
+	// one lets the writes of this process queue in memory where the database has
+	// one writer, instead of polling for its lock.
+	one sync.Mutex
+	// gapAge replaces what closeByAge works out; for tests.
+	gapAge time.Duration
+
 	mu     sync.Mutex
 	known  map[string]table // topics whose tables exist
 	state  bool             // the state tables exist
@@ -153,9 +159,10 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{cfg: cfg, d: d, db: cfg.DB, known: make(map[string]table)}
 	b.wake = newWaker(b)
+	announced := b.wake.remote(ctx)
 	if b.cfg.PollInterval == 0 {
 		b.cfg.PollInterval = DefaultPollInterval
-		if b.wake.remote(ctx) {
+		if announced {
 			b.cfg.PollInterval = DefaultListenedPoll
 		}
 	}
@@ -234,6 +241,15 @@ func (b *Broker) Close() error {
 	b.mu.Unlock()
 	b.wake.close()
 	return nil
+}
+
+// writer takes the place of the one writer and returns how to leave it.
+func (b *Broker) writer() (done func()) {
+	if !b.d.oneWriter {
+		return func() {}
+	}
+	b.one.Lock()
+	return b.one.Unlock
 }
 
 func (b *Broker) isClosed() bool {

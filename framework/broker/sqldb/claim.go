@@ -54,6 +54,26 @@ const dueClaims = 100
 func (s *source) claim(ctx context.Context, limit int) (result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
+	result, err := s.tryClaim(ctx, limit)
+	if errors.Is(err, errForgotten) {
+		s.writing.Lock()
+		err = s.recover(ctx)
+		s.writing.Unlock()
+		if err == nil {
+			result, err = s.tryClaim(ctx, limit)
+		}
+	}
+	switch {
+	case err == nil:
+		return result, nil
+	case errors.Is(err, errNoGroup), noTable(err):
+		return result, s.restore(ctx, err)
+	default:
+		return result, fmt.Errorf("claim messages of %s: %w", s.t.quoted, err)
+	}
+}
+
+func (s *source) tryClaim(ctx context.Context, limit int) (result, error) {
 	var c *claiming
 	var made []newClaim
 	err := s.tx(ctx, func(ctx context.Context, tx execer) error {
@@ -63,10 +83,7 @@ func (s *source) claim(ctx context.Context, limit int) (result, error) {
 		return err
 	})
 	if err != nil {
-		if errors.Is(err, errNoGroup) || noTable(err) {
-			return result{}, s.restore(ctx, err)
-		}
-		return result{}, fmt.Errorf("claim messages of %s: %w", s.t.quoted, err)
+		return result{}, err
 	}
 	for _, m := range made {
 		if m.owner != "" {
@@ -75,6 +92,7 @@ func (s *source) claim(ctx context.Context, limit int) (result, error) {
 	}
 	s.mu.Lock()
 	s.setAside = c.aside > 0
+	s.position = c.next
 	s.hasGaps = s.hasGaps || len(c.gaps) > 0
 	s.mu.Unlock()
 	out := result{more: c.more, entries: make([]*lanes.Entry, len(c.taken))}
@@ -116,6 +134,9 @@ func (s *source) restore(ctx context.Context, cause error) error {
 	id, err := s.b.ensureGroup(ctx, s.t, s.groupName)
 	if err == nil {
 		s.group.Store(id)
+		s.mu.Lock()
+		s.position = 0
+		s.mu.Unlock()
 	}
 	return err
 }
@@ -127,6 +148,12 @@ func (c *claiming) run(ctx context.Context) ([]newClaim, error) {
 		return nil, err
 	}
 	c.pos, c.next, c.now = st.position, st.position, st.now
+	s.mu.Lock()
+	known := s.position
+	s.mu.Unlock()
+	if st.position < known {
+		return nil, errForgotten
+	}
 	if st.due {
 		if err := c.readDue(ctx); err != nil {
 			return nil, err

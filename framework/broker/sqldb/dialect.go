@@ -38,6 +38,11 @@ type dialect struct {
 	combined bool
 	// gaps: numbers may become visible out of their order.
 	gaps bool
+	// lateJoin reads, for each gap g, the rows m of {t} in it from the lowest.
+	lateJoin string
+	// oneWriter: the database has one writer at a time, and those that wait poll
+	// for its lock.
+	oneWriter bool
 	// maxMessage is the largest message in bytes.
 	maxMessage int
 

@@ -25,6 +25,7 @@ func mysql(ctx context.Context, db *sql.DB) (*dialect, error) {
 		created:   `CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED)`,
 		lockRows:  ` FOR UPDATE SKIP LOCKED`,
 		gaps:      true,
+		lateJoin:  "{gaps} AS g STRAIGHT_JOIN {t} AS m ON m.`offset` >= g.first_offset AND m.`offset` <= g.last_offset",
 		// Locking reads see what is committed, so what it says of claims and gaps may
 		// be a moment old: the next claim sees it.
 		lockGroup: `SELECT position, {now}, {due}, {gap}, '' FROM {groups} WHERE id = ? FOR UPDATE`,
@@ -68,8 +69,10 @@ func mysql(ctx context.Context, db *sql.DB) (*dialect, error) {
 		insert:      "INSERT INTO {t} (uuid, payload, metadata) VALUES ",
 		values:      `(?,?,?)`,
 		insertGroup: `INSERT IGNORE INTO headrace_sql_groups (group_key, messages_table, topic, consumer_group) VALUES (?,?,?,?)`,
+		// A stock group has no row before it has read something: a table without rows
+		// stands for one that has read nothing.
 		stockFloor: func(t table) string {
-			return " AND m.`offset` <= (SELECT COALESCE(MIN(COALESCE(o.offset_acked, 0)), 9223372036854775807) FROM " + doubled(stockOffsets(t), "`") + " AS o)"
+			return " AND m.`offset` <= (SELECT COALESCE(MIN(COALESCE(o.offset_acked, 0)), 0) FROM " + doubled(stockOffsets(t), "`") + " AS o)"
 		},
 	}
 	d.lastNumber = func(ctx context.Context, db sqltx.Execer, t table) (int64, error) {
@@ -92,7 +95,9 @@ func mysql(ctx context.Context, db *sql.DB) (*dialect, error) {
 	if !mysqlVersion(version) {
 		return nil, fmt.Errorf("sqldb: the server is %s: SKIP LOCKED needs MySQL 8.0 or MariaDB 10.6, or later", version)
 	}
-	d.maxMessage = min(max(packet-64<<10, packet/2), 1<<30)
+	// Half of a packet: a driver that writes parameters into the statement may
+	// have to escape every byte.
+	d.maxMessage = min(max(packet/2-64<<10, packet/4), 256<<20)
 	return d, nil
 }
 

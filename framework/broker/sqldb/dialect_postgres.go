@@ -14,19 +14,22 @@ const schemaLock = 1321092130
 
 func postgres() *dialect {
 	d := &dialect{
-		name:       sqltx.Postgres,
-		quote:      func(name string) string { return doubled(name, `"`) },
-		numbered:   true,
-		maxParams:  65535,
-		isolation:  sql.LevelReadCommitted,
-		now:        `(extract(epoch from clock_timestamp()) * 1000000)::bigint`,
-		created:    `(extract(epoch from created_at::timestamptz) * 1000000)::bigint`,
-		lockRows:   ` FOR UPDATE SKIP LOCKED`,
-		combined:   true,
-		gaps:       true,
+		name:      sqltx.Postgres,
+		quote:     func(name string) string { return doubled(name, `"`) },
+		numbered:  true,
+		maxParams: 65535,
+		isolation: sql.LevelReadCommitted,
+		now:       `(extract(epoch from clock_timestamp()) * 1000000)::bigint`,
+		created:   `(extract(epoch from created_at::timestamptz) * 1000000)::bigint`,
+		lockRows:  ` FOR UPDATE SKIP LOCKED`,
+		combined:  true,
+		gaps:      true,
+		lateJoin: `{gaps} AS g CROSS JOIN LATERAL (SELECT * FROM {t} WHERE "offset" >= g.first_offset AND "offset" <= g.last_offset
+ ORDER BY "offset" LIMIT 1000) AS m`,
 		maxMessage: 256 << 20,
-		// A claim that the server forgets in a crash is only made again, so its
-		// commit need not wait for the disk. Settling does.
+		// A claim's commit doesn't wait for the disk: one that the server forgets in
+		// a crash is made again by its member, see recover. Settling waits, and what
+		// is on disk then includes the claim that was settled.
 		lockGroup: `SELECT position, {now}, {due}, {gap}, set_config('synchronous_commit', 'off', TRUE) FROM {groups} WHERE id = ? FOR UPDATE`,
 		createState: []string{
 			`CREATE TABLE IF NOT EXISTS headrace_sql_groups (

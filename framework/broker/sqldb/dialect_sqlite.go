@@ -19,6 +19,8 @@ func sqlite() *dialect {
 		// lock instead of failing later.
 		lockGroup:  `UPDATE {groups} SET position = position WHERE id = ? RETURNING position, {now}, {due}, {gap}, ''`,
 		maxMessage: 256 << 20,
+		oneWriter:  true,
+		lateJoin:   `{gaps} AS g JOIN {t} AS m ON m."offset" >= g.first_offset AND m."offset" <= g.last_offset`,
 		createState: []string{
 			`CREATE TABLE IF NOT EXISTS headrace_sql_groups (
  id INTEGER PRIMARY KEY AUTOINCREMENT,

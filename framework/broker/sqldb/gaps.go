@@ -62,7 +62,11 @@ func (c *claiming) storeGaps(ctx context.Context) error {
 			return err
 		}
 	}
-	for part := range slices.Chunk(fresh, 200) {
+	return s.insertGaps(ctx, c.tx, fresh)
+}
+
+func (s *source) insertGaps(ctx context.Context, db execer, gaps []gap) error {
+	for part := range slices.Chunk(gaps, 200) {
 		q := `INSERT INTO headrace_sql_gaps (group_id, first_offset, last_offset, seen_at, holders) VALUES ` +
 			strings.TrimSuffix(strings.Repeat(`(?,?,?,?,?),`, len(part)), ",")
 		args := make([]any, 0, 5*len(part))
@@ -73,7 +77,7 @@ func (c *claiming) storeGaps(ctx context.Context) error {
 			}
 			args = append(args, s.group.Load(), g.first, g.last, g.seen, holders)
 		}
-		if _, err := s.exec(ctx, c.tx, q, args...); err != nil {
+		if _, err := s.exec(ctx, db, q, args...); err != nil {
 			return fmt.Errorf("note a gap: %w", err)
 		}
 	}
@@ -211,9 +215,12 @@ AND relation = to_regclass($1) AND mode IN ('RowExclusiveLock', 'ShareUpdateExcl
 // closeByAge closes gaps on MySQL that are old enough and in whose range no
 // open transaction has a row: a locking read meets rows that are not committed.
 func (s *source) closeByAge(ctx context.Context, open []gap) error {
-	age, err := mysqlGapAge(ctx, s.b.db)
-	if err != nil {
-		return err
+	age := s.b.gapAge
+	if age == 0 {
+		var err error
+		if age, err = mysqlGapAge(ctx, s.b.db); err != nil {
+			return err
+		}
 	}
 	var now int64
 	if err := s.b.db.QueryRowContext(ctx, `SELECT `+s.d.now).Scan(&now); err != nil {

@@ -162,7 +162,9 @@ func (b *Broker) deleteRows(ctx context.Context, t table, offs []int64) (int64, 
 	total := int64(0)
 	for len(offs) > 0 {
 		n := min(len(offs), idsPerStatement)
+		done := b.writer()
 		res, err := b.db.ExecContext(ctx, b.d.bind(b.d.fill(`DELETE FROM {t} WHERE {offset} IN `, t)+in(n)), anys(offs[:n])...)
+		done()
 		if err != nil {
 			return total, fmt.Errorf("delete messages of %s: %w", t.quoted, err)
 		}

@@ -163,6 +163,7 @@ func (p *publisher) store(ctx context.Context, t table, rows []encoded) error {
 }
 
 func (p *publisher) storeNow(ctx context.Context, t table, rows []encoded) error {
+	defer p.b.writer()()
 	if fits(rows) == len(rows) {
 		return p.insert(ctx, p.db, t, rows)
 	}

@@ -35,9 +35,8 @@ func newQueries(d *dialect, t table) queries {
   AND (SELECT m.{offset} FROM {t} AS m WHERE m.{offset} >= g.first_offset AND m.{offset} <= g.last_offset ORDER BY m.{offset} LIMIT 1) IS NOT NULL),
  EXISTS (SELECT 1 FROM {gaps} WHERE group_id = ?)
 FROM {groups} WHERE id = ?`),
-		fresh: q(`SELECT ` + columns + ` FROM {t} WHERE {offset} > ? ORDER BY {offset} LIMIT ?`),
-		late: q(`SELECT m.{offset} AS {offset}, m.uuid, m.payload, m.metadata FROM {gaps} AS g JOIN {t} AS m
- ON m.{offset} >= g.first_offset AND m.{offset} <= g.last_offset WHERE g.group_id = ? ORDER BY m.{offset} LIMIT ?`),
+		fresh:  q(`SELECT ` + columns + ` FROM {t} WHERE {offset} > ? ORDER BY {offset} LIMIT ?`),
+		late:   q(`SELECT m.{offset} AS {offset}, m.uuid, m.payload, m.metadata FROM ` + d.lateJoin + ` WHERE g.group_id = ? ORDER BY m.{offset} LIMIT ?`),
 		due:    q(`SELECT id, owner, entries FROM {claims} WHERE group_id = ? AND locked_until <= ? ORDER BY locked_until LIMIT ` + strconv.Itoa(dueClaims) + d.lockRows),
 		others: q(`SELECT id, owner, entries FROM {claims} WHERE group_id = ? AND owner <> ?`),
 		gaps:   q(`SELECT first_offset, last_offset, seen_at, COALESCE(holders, '') FROM {gaps} WHERE group_id = ? ORDER BY first_offset`),
@@ -46,6 +45,7 @@ FROM {groups} WHERE id = ?`),
 
 // tx runs a short transaction that is replayed while it loses to others.
 func (s *source) tx(ctx context.Context, fn func(ctx context.Context, tx execer) error) error {
+	defer s.b.writer()()
 	return sqltx.Run(ctx, s.b.db, s.d.txOptions(), func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, tx) })
 }
 
@@ -58,23 +58,47 @@ func (s *source) exec(ctx context.Context, db execer, q string, args ...any) (in
 	return res.RowsAffected()
 }
 
-// write sends changes, a few at a time.
-func (s *source) write(ctx context.Context, changes []change) error {
+// write sends changes. It returns how many claims were not there to be changed.
+func (s *source) write(ctx context.Context, changes []change) (missing int, err error) {
+	if len(changes) == 0 {
+		return 0, nil
+	}
+	empty := 0
+	for _, c := range changes {
+		if len(c.left) == 0 {
+			empty++
+		}
+	}
+	if !s.d.combined && empty > 0 && empty < len(changes) {
+		// Two statements, one commit.
+		err := s.tx(ctx, func(ctx context.Context, tx execer) error {
+			var err error
+			missing, err = s.writeOn(ctx, tx, changes)
+			return err
+		})
+		return missing, err
+	}
+	defer s.b.writer()()
 	return s.writeOn(ctx, s.b.db, changes)
 }
 
-func (s *source) writeOn(ctx context.Context, db execer, changes []change) error {
+// writeOn sends changes, a few at a time.
+func (s *source) writeOn(ctx context.Context, db execer, changes []change) (missing int, err error) {
+	missing = len(changes)
 	for part := range slices.Chunk(changes, 100) {
-		if err := s.writeSome(ctx, db, part); err != nil {
-			return err
+		n, err := s.writeSome(ctx, db, part)
+		if err != nil {
+			return 0, err
 		}
+		missing -= int(n)
 	}
-	return nil
+	return missing, nil
 }
 
 // writeSome deletes the claims with nothing left and rewrites the others. The
 // owner stands in each condition: what another member took over stays as it is.
-func (s *source) writeSome(ctx context.Context, db execer, changes []change) error {
+// It returns how many it found.
+func (s *source) writeSome(ctx context.Context, db execer, changes []change) (int64, error) {
 	var empty, kept []change
 	for _, c := range changes {
 		if len(c.left) == 0 {
@@ -95,20 +119,28 @@ func (s *source) writeSome(ctx context.Context, db execer, changes []change) err
 	if len(kept) > 0 {
 		upd, updArgs = updateClaims(s.owner, kept)
 	}
-	switch {
-	case del != "" && upd != "" && s.d.combined:
-		_, err := s.exec(ctx, db, `WITH d AS (`+del+`) `+upd, append(delArgs, updArgs...)...)
-		return err
-	case del != "":
-		if _, err := s.exec(ctx, db, del, delArgs...); err != nil {
-			return err
+	if del != "" && upd != "" && s.d.combined {
+		var n int64
+		q := `WITH d AS (` + del + ` RETURNING 1), u AS (` + upd + ` RETURNING 1) SELECT (SELECT count(*) FROM d) + (SELECT count(*) FROM u)`
+		err := db.QueryRowContext(ctx, s.d.bind(q), append(delArgs, updArgs...)...).Scan(&n)
+		return n, err
+	}
+	var total int64
+	if del != "" {
+		n, err := s.exec(ctx, db, del, delArgs...)
+		if err != nil {
+			return 0, err
 		}
+		total += n
 	}
 	if upd != "" {
-		_, err := s.exec(ctx, db, upd, updArgs...)
-		return err
+		n, err := s.exec(ctx, db, upd, updArgs...)
+		if err != nil {
+			return 0, err
+		}
+		total += n
 	}
-	return nil
+	return total, nil
 }
 
 func updateClaims(owner string, changes []change) (string, []any) {

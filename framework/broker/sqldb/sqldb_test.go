@@ -3,7 +3,6 @@ package sqldb_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -154,5 +153,3 @@ func (d dialect) stock(t testing.TB, db *sql.DB, group string) (message.Publishe
 	t.Cleanup(func() { _ = sub.Close() })
 	return pub, sub
 }
-
-var _ = fmt.Sprint

@@ -65,6 +65,7 @@ type source struct {
 
 	mu       sync.Mutex
 	at       map[int64]*claimed // by number
+	position int64              // of the group, after this member's last claim
 	setAside bool               // the group has messages that wait for a key
 	hasGaps  bool
 }
@@ -202,7 +203,14 @@ func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	changes := s.without(numbers(entries))
-	if err := s.write(ctx, changes); err != nil {
+	missing, err := s.write(ctx, changes)
+	if err == nil && missing > 0 {
+		if err = s.recover(ctx); err == nil {
+			changes = s.without(numbers(entries))
+			_, err = s.write(ctx, changes)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("ack %d messages of %s: %w", len(entries), s.t.quoted, err)
 	}
 	s.apply(changes)
@@ -225,43 +233,28 @@ func (s *source) Renew(ctx context.Context, refs []lanes.Ref) (lost []string, er
 func (s *source) renew(ctx context.Context, refs []lanes.Ref) (lost []string, err error) {
 	ids := s.claimIDs(refs)
 	for part := range slices.Chunk(ids, idsPerStatement) {
-		n, err := s.exec(ctx, s.b.db, s.d.fill(`UPDATE {claims} SET locked_until = {now} + ? WHERE owner = ? AND id IN `, s.t)+in(len(part)),
-			append([]any{s.lease.Microseconds(), s.owner}, anys(part)...)...)
+		n, err := s.extend(ctx, part)
 		if err != nil {
 			return nil, fmt.Errorf("renew %d leases on %s: %w", len(refs), s.t.quoted, err)
 		}
 		if n != int64(len(part)) {
-			if err := s.dropLost(ctx, part); err != nil {
+			if err := s.recover(ctx); err != nil {
 				return nil, err
 			}
 		}
 	}
 	changes, lost := s.recounted(refs)
-	if err := s.write(ctx, changes); err != nil {
+	if _, err := s.write(ctx, changes); err != nil {
 		return lost, fmt.Errorf("write delivery counts on %s: %w", s.t.quoted, err)
 	}
 	s.apply(changes)
 	return lost, nil
 }
 
-// dropLost forgets those of the claims that are not this member's any more.
-func (s *source) dropLost(ctx context.Context, ids []int64) error {
-	kept, err := s.owned(ctx, s.b.db, ids, "")
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gone := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		gone[id] = !kept[id]
-	}
-	for off, c := range s.at {
-		if gone[c.id] {
-			delete(s.at, off)
-		}
-	}
-	return nil
+func (s *source) extend(ctx context.Context, ids []int64) (int64, error) {
+	defer s.b.writer()()
+	return s.exec(ctx, s.b.db, s.d.fill(`UPDATE {claims} SET locked_until = {now} + ? WHERE owner = ? AND id IN `, s.t)+in(len(ids)),
+		append([]any{s.lease.Microseconds(), s.owner}, anys(ids)...)...)
 }
 
 // Load reads bodies again, writes counts and extends leases.
@@ -294,7 +287,7 @@ func (s *source) Load(ctx context.Context, refs []lanes.Ref) (map[string]any, er
 	if len(gone) > 0 {
 		s.reportDeleted(ctx, len(gone))
 		changes := s.without(gone)
-		if err := s.write(ctx, changes); err != nil {
+		if _, err := s.write(ctx, changes); err != nil {
 			return nil, err
 		}
 		s.apply(changes)
@@ -333,7 +326,7 @@ func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
 				byDelay[delay] = append(byDelay[delay], item{off: off, count: max(e.Stored, 0), key: it.key})
 			}
 		}
-		if err := s.writeOn(ctx, tx, changes); err != nil {
+		if _, err := s.writeOn(ctx, tx, changes); err != nil {
 			return err
 		}
 		var fresh []newClaim
