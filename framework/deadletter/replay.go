@@ -218,8 +218,11 @@ func (r *replay) run(ctx context.Context) error {
 		return err
 	}
 	if len(r.watching) > 0 {
-		return r.await(ctx)
+		if err := r.await(ctx); err != nil {
+			return err
+		}
 	}
+	r.report.Settled = (len(r.o.Canary) > 0 || r.o.Wait) && r.report.Replayed > 0 && r.report.Stopped == ""
 	return nil
 }
 

@@ -42,6 +42,9 @@ type Report struct {
 	// Returned is how many of those whose outcome was waited for were
 	// dead-lettered again.
 	Returned int `json:"returned"`
+	// Settled: the group has settled all that was published, and none of it was
+	// dead-lettered again. Only Canary and Wait find that out.
+	Settled bool `json:"settled"`
 	// Interrupted: the context ended before all was done.
 	Interrupted bool `json:"interrupted"`
 	// Stopped says why a canary ended the replay, or why Wait does not know the

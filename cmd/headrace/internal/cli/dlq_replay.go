@@ -128,6 +128,9 @@ func (d *dlq) tellReplay(out io.Writer, q *deadletter.Queue, r deadletter.Report
 	line(r.Failed, "not taken by the broker")
 	line(r.Undeleted, "published and not deleted: run the same command again")
 	line(r.Returned, "dead-lettered again")
+	if r.Settled {
+		fmt.Fprintln(out, "  all of them are handled, none came back")
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(out, "  %s %s: %s\n", n.ID, word(n.EventType), oneLine(n.Why, 200))
 	}

@@ -1,0 +1,436 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/headrace-go/headrace/framework/broker/redisstream"
+	"github.com/headrace-go/headrace/pkg/events"
+)
+
+const chargeOrder = "payments.charge-order"
+
+// armedCLI is the command line with failpoints, built once a run.
+var armedCLI = sync.OnceValues(func() (string, error) {
+	dir, err := binaries()
+	if err != nil {
+		return "", err
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "headrace-armed")
+	return path, goBuild(root, path, "./cmd/headrace", "-tags=failpoint")
+})
+
+// brokerFlags tell the command line where the system's broker is.
+func (s *system) brokerFlags() []string {
+	return []string{"--broker", "redisstream", "--url", s.redisURL, "--files", filepath.Join(s.dir, "dlq")}
+}
+
+// dlq runs `headrace dlq` with the arguments to its end.
+func (s *system) dlq(args ...string) (out string, code int) {
+	s.t.Helper()
+	return s.run(bin(s.t, "headrace"), nil, args...)
+}
+
+func (s *system) run(bin string, env []string, args ...string) (out string, code int) {
+	s.t.Helper()
+	cmd := exec.Command(bin, append(append([]string{"dlq"}, args...), s.brokerFlags()...)...)
+	cmd.Env = append(environ(), env...)
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	return string(b), cmd.ProcessState.ExitCode()
+}
+
+// must runs it and expects the exit code 0.
+func (s *system) must(args ...string) string {
+	s.t.Helper()
+	out, code := s.dlq(args...)
+	require.Zero(s.t, code, "headrace dlq %s: %s", strings.Join(args, " "), out)
+	return out
+}
+
+// depth is how many dead letters a group has.
+func (s *system) depth(group string) int {
+	s.t.Helper()
+	var all []struct{ Depth int }
+	out := s.must("list", group, "--json")
+	require.NoError(s.t, json.Unmarshal([]byte(out), &all), out)
+	require.Len(s.t, all, 1)
+	return all[0].Depth
+}
+
+func (s *system) awaitDepth(group string, n int) {
+	s.t.Helper()
+	eventually(s.t, time.Minute, func() error {
+		if d := s.depth(group); d != n {
+			return fmt.Errorf("%d of %d dead letters of %s", d, n, group)
+		}
+		return nil
+	})
+}
+
+// brokenProvider is a payment provider that answers every request with 503, and
+// counts them.
+func brokenProvider(t *testing.T) (env []string, requests *atomic.Int64) {
+	t.Helper()
+	requests = &atomic.Int64{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(srv.Close)
+	return []string{
+		"HEADRACE_PAYMENTS_GATEWAY_KIND=http",
+		"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=" + srv.URL,
+		"HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=key",
+		"HEADRACE_PAYMENTS_GATEWAY_HTTP_BREAKER_FAILURES=100000",
+		"HEADRACE_DELIVERY_MAX_ATTEMPTS=3",
+		"HEADRACE_DELIVERY_BACKOFF_BASE=10ms",
+		"HEADRACE_DELIVERY_BACKOFF_CAP=50ms",
+	}, requests
+}
+
+// breakPayments starts the system with a provider that fails, and places n
+// orders, whose payments end in the dead letters.
+func (s *system) breakPayments(box *mailbox, n int) (requests *atomic.Int64) {
+	s.t.Helper()
+	env, requests := brokenProvider(s.t)
+	s.start(box.env(), "orders", "notifications")
+	s.start(env, "payments")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.NoError(s.t, s.placeMany(ctx, 0, n))
+	s.awaitDepth(chargeOrder, n)
+	return requests
+}
+
+// mendPayments starts payments again with a provider that works.
+func (s *system) mendPayments(box *mailbox) {
+	s.t.Helper()
+	s.procs["payments"].stop()
+	s.start(box.env(), "payments")
+}
+
+// requireOneMail waits for the mails of n orders and checks that each has one.
+func (s *system) requireOneMail(box *mailbox, n int) {
+	s.t.Helper()
+	eventually(s.t, 30*time.Second, func() error {
+		if got := len(box.ids()); got < n {
+			return fmt.Errorf("%d of %d mails", got, n)
+		}
+		return nil
+	})
+	for _, name := range names {
+		s.procs[name].stop()
+	}
+	ids := box.ids()
+	require.Len(s.t, ids, n, "no mail was sent twice")
+	slices.Sort(ids)
+	require.Len(s.t, slices.Compact(ids), n, "each order has one mail")
+}
+
+// TestDeadLetters breaks the payment provider, sees the retries and the dead
+// letter with its whole story, mends it, replays, and sees each order take
+// effect exactly once (B19, B21, B23). What the commands print is what the
+// documents show.
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	for _, k := range []kind{embedded, servers} {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t, k)
+			box := newMailbox(t)
+			const orders = 3
+			requests := s.breakPayments(box, orders)
+			require.EqualValues(t, 3*orders, requests.Load(), "each order was tried three times")
+
+			session := &strings.Builder{}
+			shell := func(args ...string) string {
+				out := s.must(args...)
+				fmt.Fprintf(session, "$ headrace dlq %s\n%s", strings.Join(args, " "), out)
+				return out
+			}
+			shell("list")
+			var found []struct{ Sample, Fingerprint string }
+			require.NoError(t, json.Unmarshal([]byte(s.must("groups", "--json")), &found))
+			require.Len(t, found, 1, "alike failures have one fingerprint")
+			s.requireStory(found[0].Sample)
+			told := shell("show", chargeOrder, found[0].Sample)
+			require.NotContains(t, told, "ada@example.com", "the payload is printed only on request")
+			require.Contains(t, s.must("show", chargeOrder, found[0].Sample, "--payload"), "ada@example.com")
+
+			out, code := s.dlq("replay", chargeOrder)
+			require.Equal(t, 2, code, "without a terminal it wants --yes: %s", out)
+			require.Contains(t, s.must("replay", chargeOrder, "--dry-run"), "would replay 3 of 3 dead letters")
+			require.Equal(t, orders, s.depth(chargeOrder))
+
+			// Replayed too early, they come back, counted; the canary stops at the first.
+			out, code = s.dlq("replay", chargeOrder, "--canary", "--yes")
+			require.Equal(t, 3, code, out)
+			require.Contains(t, out, "1 dead-lettered again")
+			s.awaitDepth(chargeOrder, orders)
+
+			s.mendPayments(box)
+			shell("replay", chargeOrder, "--canary", "--yes")
+			require.Equal(t, "no dead letters\n", shell("list"))
+			s.requireExactlyOnce(orders)
+			s.requireOneMail(box, orders)
+			requireShown(t, session.String())
+		})
+	}
+}
+
+// requireStory checks all that a dead letter tells.
+func (s *system) requireStory(id string) {
+	s.t.Helper()
+	var letters []struct {
+		ID            string `json:"id"`
+		EventType     string `json:"event_type"`
+		Key           string `json:"ordering_key"`
+		CorrelationID string `json:"correlation_id"`
+		Reason, Error string
+		ErrorChain    []struct{ Type, Message string } `json:"error_chain"`
+		Service       string
+		Handler       string
+		Topic         string
+		Group         string
+		Attempts      int
+		Deliveries    int
+		Redrives      int
+		FirstFailedAt time.Time         `json:"first_failed_at"`
+		LastFailedAt  time.Time         `json:"last_failed_at"`
+		Metadata      map[string]string `json:"metadata"`
+		Payload       string            `json:"payload"`
+	}
+	out := s.must("show", chargeOrder, id, "--json", "--payload")
+	require.NoError(s.t, json.Unmarshal([]byte(out), &letters), out)
+	require.Len(s.t, letters, 1)
+	l := letters[0]
+	require.Equal(s.t, []any{"exhausted", "payments", "charge-order", "order.placed", chargeOrder, 3, 0},
+		[]any{l.Reason, l.Service, l.Handler, l.Topic, l.Group, l.Attempts, l.Redrives})
+	require.Positive(s.t, l.Deliveries)
+	require.Contains(s.t, l.Error, "provider answered /v1/charges with 503")
+	require.Equal(s.t, "*httpgateway.StatusError", l.ErrorChain[len(l.ErrorChain)-1].Type)
+	require.False(s.t, l.FirstFailedAt.IsZero())
+	require.False(s.t, l.LastFailedAt.Before(l.FirstFailedAt))
+	env, err := events.Decode([]byte(l.Payload))
+	require.NoError(s.t, err)
+	require.Equal(s.t, []string{env.ID, env.Type, env.Metadata.CorrelationID, env.Metadata.OrderingKey}, []string{l.ID, l.EventType, l.CorrelationID, l.Key})
+	require.NotEmpty(s.t, env.Metadata.CorrelationID)
+	require.Equal(s.t, env.Metadata.CorrelationID, l.Metadata[events.KeyCorrelation])
+	for k := range l.Metadata {
+		require.False(s.t, strings.HasPrefix(k, "dead_letter_"), k)
+	}
+}
+
+// requireShown holds a session against the documents that show one behind
+// <!-- dlq -->.
+func requireShown(t *testing.T, session string) {
+	t.Helper()
+	shown := 0
+	for _, file := range []string{"../README.md", "../docs/runbooks/dead-letters.md"} {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, rest, found := strings.Cut(string(b), "<!-- dlq -->\n```\n")
+		if !found {
+			continue
+		}
+		shown++
+		block, _, found := strings.Cut(rest, "\n```")
+		require.True(t, found, file)
+		require.Equal(t, sessionShape(session), sessionShape(block), "%s shows something else than:\n%s", file, session)
+	}
+	require.Positive(t, shown, "no document shows a session behind <!-- dlq -->")
+}
+
+var (
+	anyMoment   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	anyPosition = regexp.MustCompile(`\d{13}-\d+`)
+	anyHex      = regexp.MustCompile(`\b[0-9a-f]{16,}\b`)
+	anyTrace    = regexp.MustCompile(`00-[0-9a-f]{32}-[0-9a-f]{16}-\d\d`)
+	anyWhile    = regexp.MustCompile(`\b\d+(\.\d+)?(µs|ms|s)\b`)
+	anySize     = regexp.MustCompile(`\d+ bytes`)
+)
+
+// sessionShape is a session without what differs from run to run.
+func sessionShape(session string) []string {
+	var lines []string
+	for line := range strings.Lines(session) {
+		for _, r := range []struct {
+			re *regexp.Regexp
+			by string
+		}{{anyTrace, "TRACE"}, {anyID, "ID"}, {anyMoment, "TIME"}, {anyPosition, "POSITION"}, {anyHex, "HEX"}, {anySize, "SIZE"}, {anyWhile, "WHILE"}, {spaces, " "}} {
+			line = r.re.ReplaceAllString(line, r.by)
+		}
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// TestReplayKilled kills a replay with SIGKILL in every window between its steps,
+// resumes it, and sees that no order is lost and none takes effect twice.
+func TestReplayKilled(t *testing.T) {
+	t.Parallel()
+	armed, err := armedCLI()
+	require.NoError(t, err)
+	s := newSystem(t, servers)
+	box := newMailbox(t)
+	const orders = 40
+	s.breakPayments(box, orders)
+	s.mendPayments(box)
+	for _, step := range []struct {
+		point string
+		left  int // dead letters afterwards
+	}{
+		{"redrive.published@2", 30}, // the second ten are published, nothing says so
+		{"redrive.journaled", 30},   // they are published again, and on record
+		{"redrive.deleted", 10},     // they are deleted unpublished, and ten more are done
+	} {
+		out, code := s.run(armed, []string{"HEADRACE_FAILPOINT=" + step.point}, "replay", chargeOrder, "--yes", "--rate", "10")
+		require.Equal(t, -1, code, "%s: not killed: %s", step.point, out)
+		require.Equal(t, step.left, s.depth(chargeOrder), step.point)
+	}
+
+	// The last ten go one by one: killed at any moment, then ended by Ctrl-C.
+	cmd := exec.Command(bin(t, "headrace"), append([]string{"dlq", "replay", chargeOrder, "--yes", "--rate", "3"}, s.brokerFlags()...)...)
+	cmd.Env = environ()
+	require.NoError(t, cmd.Start())
+	eventually(t, time.Minute, func() error {
+		if s.depth(chargeOrder) > 6 {
+			return errors.New("not half-way yet")
+		}
+		return nil
+	})
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+
+	var out bytes.Buffer
+	cmd = exec.Command(bin(t, "headrace"), append([]string{"dlq", "replay", chargeOrder, "--yes", "--rate", "1"}, s.brokerFlags()...)...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = environ(), &out, &out
+	before := s.depth(chargeOrder)
+	require.NoError(t, cmd.Start())
+	eventually(t, time.Minute, func() error {
+		if s.depth(chargeOrder) == before {
+			return errors.New("not begun yet")
+		}
+		return nil
+	})
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait()
+	require.Equal(t, 3, cmd.ProcessState.ExitCode(), "a part was done: %s", out.String())
+	require.Contains(t, out.String(), "interrupted")
+	require.NotZero(t, s.depth(chargeOrder))
+
+	s.must("replay", chargeOrder, "--yes")
+	require.Zero(t, s.depth(chargeOrder))
+	s.requireExactlyOnce(orders)
+	s.requireOneMail(box, orders)
+}
+
+// TestDiscardAndImport takes dead letters out and puts them back, byte for byte,
+// and discards what nobody can read (B19).
+func TestDiscardAndImport(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, embedded)
+	box := newMailbox(t)
+	const orders = 4
+	s.breakPayments(box, orders)
+	b, err := redisstream.Open(context.Background(), redisstream.Config{URL: s.redisURL, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	require.NoError(t, b.Publisher().Publish("order.placed", message.NewMessage("foreign", []byte("[]"))))
+	s.awaitDepth(chargeOrder, orders+1)
+
+	out := s.must("groups", chargeOrder, "--reason", "decode")
+	require.Contains(t, out, "foreign")
+	junk := filepath.Join(s.dir, "junk.jsonl")
+	require.Contains(t, s.must("discard", chargeOrder, "--reason", "decode", "--archive", junk, "--yes"), "discarded 1 of 1 dead letter")
+	require.FileExists(t, junk)
+	require.Equal(t, orders, s.depth(chargeOrder))
+
+	exported := s.must("export", chargeOrder)
+	archive := filepath.Join(s.dir, "all.jsonl")
+	_, code := s.dlq("discard", chargeOrder, "--archive", archive)
+	require.Equal(t, 2, code, "without a terminal it wants --yes")
+	s.must("discard", chargeOrder, "--archive", archive, "--yes")
+	require.Zero(t, s.depth(chargeOrder))
+	written, err := os.ReadFile(archive)
+	require.NoError(t, err)
+	require.Equal(t, exported, string(written))
+	out, code = s.dlq("discard", chargeOrder, "--archive", archive, "--yes")
+	require.Zero(t, code, "nothing is left to discard, so nothing is overwritten: %s", out)
+
+	require.Contains(t, s.must("import", chargeOrder, archive, "--yes"), "imported 4 of 4 dead letters")
+	require.Contains(t, s.must("import", chargeOrder, archive, "--yes"), "imported 0 of 4 dead letters")
+	require.Equal(t, records(t, exported), records(t, s.must("export", chargeOrder)))
+	audit, err := os.ReadFile(filepath.Join(s.dir, "dlq", "audit.jsonl"))
+	require.NoError(t, err)
+	require.Equal(t, 1+orders+orders, strings.Count(string(audit), "\n"))
+	require.NotContains(t, string(audit), "ada@example.com", "the audit holds no payload")
+
+	// An edit of the customer's address reaches the mail.
+	first, _, _ := strings.Cut(exported, "\n")
+	var rec struct{ ID, Payload string }
+	require.NoError(t, json.Unmarshal([]byte(first), &rec))
+	edited := filepath.Join(s.dir, "edited.json")
+	require.NoError(t, os.WriteFile(edited, []byte(strings.ReplaceAll(s.must("show", chargeOrder, rec.ID, "--raw"), `"payment_token":"tok_ok"`, `"payment_token":"tok_declined"`)), 0o600))
+	s.must("edit", chargeOrder, rec.ID, "--payload", edited, "--yes")
+	require.Equal(t, orders, s.depth(chargeOrder))
+
+	s.mendPayments(box)
+	s.must("replay", chargeOrder, "--yes")
+	eventually(t, time.Minute, func() error {
+		if n := s.count("orders", "/v1/orders?state=cancelled", "orders", 2); n != 1 {
+			return fmt.Errorf("%d orders cancelled: the edited one is not declined yet", n)
+		}
+		return nil
+	})
+	eventually(t, time.Minute, func() error {
+		if n := s.count("orders", "/v1/orders?state=confirmed", "orders", orders); n != orders-1 {
+			return fmt.Errorf("%d orders confirmed", n)
+		}
+		return nil
+	})
+}
+
+// records are an export's lines without what differs after an import.
+func records(t *testing.T, export string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for line := range strings.Lines(export) {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		delete(r, "position")
+		delete(r, "dead_lettered_at")
+		all = append(all, r)
+	}
+	return all
+}
