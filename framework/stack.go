@@ -5,11 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,7 +14,6 @@ import (
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/inbox"
 	"github.com/headrace-go/headrace/framework/internal/failpoint"
-	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
 )
@@ -208,44 +203,4 @@ func (a *App) takeInboxRow(ctx context.Context, tx *sql.Tx, h *handler, env even
 
 func (a *App) seen(ctx context.Context, tx *sql.Tx, h *handler, env events.Envelope) (bool, error) {
 	return inbox.Handled(ctx, tx, a.cfg.Dialect, h.group, env.ID)
-}
-
-// dbError marks an error as the database's own, whose work may be done again.
-// An outside call's lost connection looks the same to sqltx.IsTransient and must
-// consume an attempt.
-type dbError struct{ err error }
-
-func (e *dbError) Error() string { return e.err.Error() }
-func (e *dbError) Unwrap() error { return e.err }
-
-func isTransient(err error) bool {
-	var e *dbError
-	return errors.As(err, &e) || sqltx.IsTransient(err) && !ofNetwork(err)
-}
-
-// foreignError hides an error from sqltx.Run, which would replay the whole
-// transaction for a gateway that refuses connections.
-type foreignError struct{ err error }
-
-func (e *foreignError) Error() string { return e.err.Error() }
-
-// ofDatabase tells whether a transient error that a transaction's function
-// returned came from the database.
-func ofDatabase(ctx context.Context, tx *sql.Tx, err error) bool {
-	if !sqltx.IsTransient(err) {
-		return false
-	}
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) || !ofNetwork(err) {
-		return true
-	}
-	_, probe := tx.ExecContext(ctx, "SELECT 1")
-	return probe != nil && sqltx.IsTransient(probe)
-}
-
-func ofNetwork(err error) bool {
-	var netErr net.Error
-	return errors.As(err, &netErr) || slices.ContainsFunc([]error{
-		io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE,
-	}, func(target error) bool { return errors.Is(err, target) })
 }
