@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -100,6 +101,12 @@ const (
 	cachedInsertMax = 32
 )
 
+// Inserter is the part of a transaction that a Writer needs: *sql.Tx has it, and
+// package pgxoutbox gives it to pgx.Tx.
+type Inserter interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
 // Write inserts msgs with tx, in one statement up to 1,000 of them and
 // 8 MiB, and has the relay woken after the commit when ctx is that of an
 // sqltx.Run; with another transaction, call Wake after its commit. Messages that
@@ -109,7 +116,7 @@ const (
 // A message that could never be sent fails the whole call with ErrUnsendable
 // before anything is written. After a database error the transaction is over on
 // Postgres, like after any failed statement.
-func (w *Writer) Write(ctx context.Context, tx sqltx.Execer, msgs ...Message) error {
+func (w *Writer) Write(ctx context.Context, tx Inserter, msgs ...Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
@@ -140,7 +147,7 @@ func fits(msgs []Message) int {
 	return len(msgs)
 }
 
-func (w *Writer) insert(ctx context.Context, tx sqltx.Execer, msgs []Message) error {
+func (w *Writer) insert(ctx context.Context, tx Inserter, msgs []Message) error {
 	args := make([]any, 0, len(msgs)*columnsPerRow)
 	for _, m := range msgs {
 		id := m.Message.UUID
@@ -201,13 +208,13 @@ func (w *Writer) Wake() { w.cfg.OnCommit() }
 // PublisherFor returns a Watermill publisher that writes into the outbox with
 // tx, under each first message's context. It is for one transaction and one
 // goroutine; its Close does nothing.
-func (w *Writer) PublisherFor(tx sqltx.Execer) message.Publisher {
+func (w *Writer) PublisherFor(tx Inserter) message.Publisher {
 	return txPublisher{writer: w, tx: tx}
 }
 
 type txPublisher struct {
 	writer *Writer
-	tx     sqltx.Execer
+	tx     Inserter
 }
 
 // Publish writes msgs for topic.
