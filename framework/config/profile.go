@@ -67,11 +67,12 @@ type Admin struct {
 
 // Broker says which broker the service uses.
 type Broker struct {
-	// Kind is "redisstream", "memory", "sqs" or "sns". Default "memory".
+	// Kind is "redisstream", "sql", "sqs", "sns" or "memory". Default "memory".
 	Kind string `koanf:"kind"`
-	// URL is the broker's address, such as redis://host:6379/0. Empty with
-	// redisstream starts a server of the process's own: for one laptop only, so
-	// the environments staging and production refuse it.
+	// URL is the broker's address: redis://host:6379/0 for redisstream; for sql
+	// postgres://…, mysql://… or sqlite:<path of a file>. Empty with redisstream
+	// starts a server of the process's own: for one laptop only, so the
+	// environments staging and production refuse it.
 	URL Secret `koanf:"url"`
 	// Dir is where that own server keeps its data. Default ".headrace/redis".
 	Dir string `koanf:"dir"`
@@ -81,6 +82,8 @@ type Broker struct {
 	// Retention is how long a message that every group has settled is kept, so
 	// that a new group can read it. Default 0: the adapter's own default.
 	Retention time.Duration `koanf:"retention"`
+	// SQL is for the kind "sql".
+	SQL SQLBroker `koanf:"sql"`
 	// AWS is for the kinds "sqs" and "sns".
 	AWS AWS `koanf:"aws"`
 }
@@ -325,8 +328,9 @@ func (p Profile) Validate() error {
 		bad("http.max_body_bytes", p.HTTP.MaxBodyBytes, "it must be 1 or more")
 	}
 	positive("admin.stats_interval", p.Admin.StatsInterval)
-	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory", "sqs", "sns")
+	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory", "sql", "sqs", "sns")
 	p.validateAWS(bad, oneOf)
+	p.validateSQL(bad)
 	if several := p.Env == "staging" || p.Env == "production"; several && p.Broker.Kind == "redisstream" && p.Broker.URL == "" {
 		bad("broker.url", "", "without it each service would start a Redis of its own: set the shared one's address")
 	}
