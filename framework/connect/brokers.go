@@ -30,8 +30,10 @@ func (c *Connections) openBroker(ctx context.Context, p config.Profile, logger *
 		return c.openRedis(ctx, p, logger)
 	case "sqs", "sns":
 		return c.openAWS(ctx, p, logger)
+	case "sql":
+		return c.openSQL(ctx, p, logger)
 	}
-	return fault("broker.kind", p.Broker.Kind, errors.New("no such broker"), "use redisstream, memory, sqs or sns")
+	return fault("broker.kind", p.Broker.Kind, errors.New("no such broker"), "use redisstream, memory, sql, sqs or sns")
 }
 
 func (c *Connections) openRedis(ctx context.Context, p config.Profile, logger *slog.Logger) error {

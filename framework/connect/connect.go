@@ -37,6 +37,7 @@ type Connections struct {
 	Waker outbox.Waker
 
 	closers []func() error
+	broker  bool // its database is a broker's own
 }
 
 // Open opens the database and the broker of the profile. Logger nil means

@@ -47,7 +47,7 @@ func (c *Connections) openSQLite(ctx context.Context, d config.Database, logger 
 	}
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
-		return fault(keyDSN, path, err, "give a file's path")
+		return fault(c.keyDSN(), path, err, "give a file's path")
 	}
 	c.onClose(db.Close)
 	db.SetMaxOpenConns(min(d.MaxOpenConns, sqliteConns))
@@ -56,7 +56,7 @@ func (c *Connections) openSQLite(ctx context.Context, d config.Database, logger 
 	// whatever the timeout: one connection goes first, and another process's is
 	// waited for.
 	if err := waitFor(ctx, db.PingContext); err != nil {
-		return fault(keyDSN, path, err, "check that the folder can be written to and that the file is an SQLite database")
+		return fault(c.keyDSN(), path, err, "check that the folder can be written to and that the file is an SQLite database")
 	}
 	c.DB, c.Dialect = db, sqltx.SQLite
 	logger.DebugContext(ctx, "database open", "driver", "sqlite", "path", path)
@@ -76,7 +76,7 @@ func (c *Connections) sqliteDSN(d config.Database) (dsn, path string, err error)
 		// the real thing.
 		dir, err := os.MkdirTemp("", "headrace-sqlite-")
 		if err != nil {
-			return "", "", fault(keyDSN, raw, err, "make the folder for temporary files writable")
+			return "", "", fault(c.keyDSN(), raw, err, "make the folder for temporary files writable")
 		}
 		c.onClose(func() error { return os.RemoveAll(dir) })
 		path, synchronous = filepath.Join(dir, "memory.db"), "OFF"
@@ -86,16 +86,16 @@ func (c *Connections) sqliteDSN(d config.Database) (dsn, path string, err error)
 			path, err = url.PathUnescape(name)
 		}
 		if err != nil {
-			return "", "", fault(keyDSN, raw, err, "write file:<path>?<name>=<value>")
+			return "", "", fault(c.keyDSN(), raw, err, "write file:<path>?<name>=<value>")
 		}
 		if query.Get("mode") == "memory" {
-			return "", "", fault(keyDSN, raw, errors.New("shared memory databases lock whole tables"), "write :memory: or a file's path")
+			return "", "", fault(c.keyDSN(), raw, errors.New("shared memory databases lock whole tables"), "write :memory: or a file's path")
 		}
 	default:
 		path = raw
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return "", "", fault(keyDSN, path, err, "choose a folder that can be made")
+		return "", "", fault(c.keyDSN(), path, err, "choose a folder that can be made")
 	}
 	has := func(name string) bool {
 		for _, p := range query["_pragma"] {
@@ -126,7 +126,7 @@ func (c *Connections) openPostgres(ctx context.Context, d config.Database, logge
 	raw := d.DSN.Reveal()
 	cfg, err := pgx.ParseConfig(raw)
 	if err != nil {
-		return fault(keyDSN, config.Redacted, errors.New("it can't be parsed"), "write postgres://user:password@host:5432/database?sslmode=require")
+		return fault(c.keyDSN(), config.Redacted, errors.New("it can't be parsed"), "write postgres://user:password@host:5432/database?sslmode=require")
 	}
 	where := fmt.Sprintf("postgres://%s@%s:%d/%s", cfg.User, cfg.Host, cfg.Port, cfg.Database)
 	secrets := []string{raw, cfg.Password}
@@ -136,7 +136,7 @@ func (c *Connections) openPostgres(ctx context.Context, d config.Database, logge
 	db.SetMaxIdleConns(d.MaxIdleConns)
 	db.SetConnMaxLifetime(d.ConnMaxLifetime)
 	if err := waitFor(ctx, db.PingContext); err != nil {
-		return fault(keyDSN, where, err, fmt.Sprintf("start the server or correct the address; it was waited for up to database.connect_timeout (%s)", d.ConnectTimeout), secrets...)
+		return fault(c.keyDSN(), where, err, fmt.Sprintf("start the server or correct the address; it was waited for up to database.connect_timeout (%s)", d.ConnectTimeout), secrets...)
 	}
 	c.DB, c.Dialect = db, sqltx.Postgres
 	logger.DebugContext(ctx, "database open", "driver", "postgres", "at", where)

@@ -19,7 +19,7 @@ func (c *Connections) openMySQL(ctx context.Context, d config.Database, logger *
 	raw := d.DSN.Reveal()
 	cfg, err := mysqlConfig(raw)
 	if err != nil {
-		return fault(keyDSN, config.Redacted, err, "write mysql://user:password@host:3306/database, or the driver's user:password@tcp(host:3306)/database")
+		return fault(c.keyDSN(), config.Redacted, err, "write mysql://user:password@host:3306/database, or the driver's user:password@tcp(host:3306)/database")
 	}
 	// One round trip for a statement with parameters instead of two.
 	cfg.InterpolateParams = true
@@ -29,7 +29,7 @@ func (c *Connections) openMySQL(ctx context.Context, d config.Database, logger *
 	secrets := []string{raw, cfg.Passwd}
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return fault(keyDSN, where, err, "correct the parameter", secrets...)
+		return fault(c.keyDSN(), where, err, "correct the parameter", secrets...)
 	}
 	db := sql.OpenDB(connector)
 	c.onClose(db.Close)
@@ -37,7 +37,7 @@ func (c *Connections) openMySQL(ctx context.Context, d config.Database, logger *
 	db.SetMaxIdleConns(d.MaxIdleConns)
 	db.SetConnMaxLifetime(d.ConnMaxLifetime)
 	if err := waitFor(ctx, db.PingContext); err != nil {
-		return fault(keyDSN, where, err, fmt.Sprintf("start the server or correct the address; it was waited for up to database.connect_timeout (%s)", d.ConnectTimeout), secrets...)
+		return fault(c.keyDSN(), where, err, fmt.Sprintf("start the server or correct the address; it was waited for up to database.connect_timeout (%s)", d.ConnectTimeout), secrets...)
 	}
 	c.DB, c.Dialect = db, sqltx.MySQL
 	logger.DebugContext(ctx, "database open", "driver", "mysql", "at", where)
