@@ -20,6 +20,8 @@
 //     its cause.
 //   - The delivery count starts at 1, grows with each redelivery and survives a
 //     crash. A nack of a released delivery does not grow it.
+//   - While the Gate is paused nothing is handed out, and nothing is fetched but
+//     what a fetch that was under way brings; what is held keeps its lease.
 //   - At most MaxInFlight messages are handed out and not yet settled; at most
 //     Concurrency of them run at once. With Order, messages of one key (metadata
 //     key events.KeyOrdering; no key means no order) are handed out one at a
@@ -125,6 +127,9 @@ type SubscriberConfig struct {
 	// nack delay. Default: publish it to DeadLetterTopic(Group) with the reason
 	// under MalformedReasonKey.
 	OnMalformed func(ctx context.Context, raw *message.Message, reason error) error
+	// Gate pauses and narrows what the subscriber hands out. Default nil: always
+	// open.
+	Gate *Gate
 	// Logger receives the subscriber's own events. Default slog.Default().
 	Logger *slog.Logger
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/headrace-go/headrace/framework/broker"
 )
 
 // loadAhead is how many held entries of one key are loaded in one go.
@@ -29,6 +31,7 @@ type dispatcher struct {
 	loads    laneQueue
 	delayed  dueHeap
 	draining bool
+	limit    int // how many may run, while the gate is not open; else broker.NoLimit
 
 	waitingN, runningN, loadingN, heldN int
 
@@ -38,7 +41,7 @@ type dispatcher struct {
 
 func newDispatcher(workers, maxInFlight, maxHeld int) *dispatcher {
 	d := &dispatcher{
-		workers: workers, maxInFlight: maxInFlight, maxHeld: maxHeld, now: time.Now,
+		workers: workers, maxInFlight: maxInFlight, maxHeld: maxHeld, now: time.Now, limit: broker.NoLimit,
 		wake:   make(chan struct{}, 1),
 		acksOn: make(chan struct{}, 1),
 		table:  make(map[string]*Entry),
@@ -171,6 +174,10 @@ func (d *dispatcher) next() (*Entry, bool) {
 		if d.draining {
 			return nil, false
 		}
+		if d.limit != broker.NoLimit && d.runningN >= d.limit {
+			d.work.Wait()
+			continue
+		}
 		l := d.ready.pop()
 		if l == nil {
 			d.work.Wait()
@@ -229,6 +236,7 @@ func (d *dispatcher) drop(e *Entry) {
 // leave ends e's run; its lane goes on.
 func (d *dispatcher) leave(e *Entry) {
 	d.runningN--
+	d.signalWork()
 	e.cancel = nil
 	if l := e.lane; !d.draining && (l.key != "" || l.head != nil) {
 		d.advance(l)
@@ -253,6 +261,7 @@ func (d *dispatcher) hold(e *Entry, due time.Time, uncounted bool) (kept, droppe
 	}
 	e.Raw, e.msg, e.err, e.cancel = nil, nil, nil, nil
 	d.runningN--
+	d.signalWork()
 	if d.draining {
 		e.state = settled
 		return false, false
@@ -335,6 +344,9 @@ func (d *dispatcher) awaitRoom() (int, bool) {
 
 func (d *dispatcher) roomLocked() int {
 	free := d.maxInFlight - d.resident() - d.loads.n
+	if d.limit != broker.NoLimit {
+		free = min(free, d.limit-d.resident()-d.loads.n)
+	}
 	if free <= 0 || d.heldN >= d.maxHeld || len(d.acks) > 4*d.maxInFlight+1000 {
 		return 0
 	}
@@ -342,6 +354,23 @@ func (d *dispatcher) roomLocked() int {
 		return free
 	}
 	return 0
+}
+
+// narrow takes over the gate's limit.
+func (d *dispatcher) narrow(limit int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limit = limit
+	d.work.Broadcast()
+	d.signalRoom()
+	notify(d.wake)
+}
+
+// signalWork wakes a worker that waited for the gate: one place has become free.
+func (d *dispatcher) signalWork() {
+	if d.limit != broker.NoLimit {
+		d.work.Signal()
+	}
 }
 
 func (d *dispatcher) signalRoom() {
@@ -363,7 +392,7 @@ func (d *dispatcher) takeLoads(limit int) (loads []*Entry, refs []Ref, next time
 	if len(d.delayed) > 0 {
 		next = d.delayed[0].due
 	}
-	for len(loads) < limit && d.resident() < d.maxInFlight {
+	for len(loads) < limit && d.resident() < d.maxInFlight && d.limit != 0 {
 		l := d.loads.pop()
 		if l == nil {
 			break

@@ -59,7 +59,8 @@ type pump struct {
 	abandoned chan struct{} // closed when unfinished handlers are given up
 	renewNow  chan struct{}
 
-	queue settleQueue
+	queue   settleQueue
+	unwatch func()
 
 	// storing is held while counts are written, from reading them here to the
 	// broker's answer, so that an older count never overwrites a newer one.
@@ -88,6 +89,7 @@ func startPump(ctx context.Context, src Source, cfg Config) *pump {
 		done:      make(chan struct{}),
 	}
 	p.queue.on = make(chan struct{}, 1)
+	p.unwatch = cfg.Gate.Watch(p.d.narrow)
 
 	fetchCtx, stopFetch := context.WithCancel(p.base)
 	heartCtx, stopHeart := context.WithCancel(p.base)
@@ -120,6 +122,7 @@ func (p *pump) beginDrain() { p.drainOnce.Do(func() { close(p.draining) }) }
 
 // drain runs from the moment the drain begins to the closed channel.
 func (p *pump) drain() {
+	p.unwatch()
 	if d, ok := p.src.(Drainer); ok {
 		d.Drain()
 	}
