@@ -51,6 +51,7 @@ var arrows = []arrow{
 	{name: "commands import no service", from: re(`^cmd/`), deny: re(`^/services/`), andTests: true},
 	{name: "the core names no broker client and no SQL driver", from: re(`^framework(/(config|inbox|outbox|sqltx|broker|logging|telemetry|httpx))?$`), deny: re(`go-redis|miniredis|pgx|modernc|aws-sdk|watermill-aws|gocloud|^/framework/broker/|^/framework/(connect|localredis|program)$`)},
 	{name: "an adapter imports the port and nothing else of the framework", from: re(`^framework/broker/(memory|redisstream|sqs)$`), deny: re(`^/`), allow: re(`^/(framework/broker|framework/internal/.*|middleware|pkg/events)$`)},
+	{name: "the SQL adapter knows transactions besides", from: re(`^framework/broker/sqldb$`), deny: re(`^/`), allow: re(`^/framework/(broker|sqltx|internal/.*)$|^/(middleware|pkg/events)$`)},
 	{name: "the port imports no adapter", from: re(`^framework/broker$`), deny: re(`^/`), allow: re(`^/pkg/events$`)},
 	{name: "brokertest and testenv are for tests", from: re(`.`), deny: re(`^/framework/(broker/brokertest|testenv|frameworktest(/.*)?)$`), allow: nil},
 	{name: "no module has a top-level internal folder", from: re(`^internal(/|$)`), deny: re(`.`), andTests: true},
