@@ -239,6 +239,9 @@ func (a *App) inTx(ctx context.Context, begin func() *scope, fn func(context.Con
 		s := begin()
 		s.inTx = true
 		err := fn(withScope(ctx, s), tx)
+		if err == nil {
+			err = trialEnd(ctx)
+		}
 		if err == nil || ofDatabase(ctx, tx, err) {
 			return err
 		}

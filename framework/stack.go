@@ -198,9 +198,17 @@ func eventID(msg *message.Message) string {
 }
 
 func (a *App) takeInboxRow(ctx context.Context, tx *sql.Tx, h *handler, env events.Envelope) (fresh bool, err error) {
-	return inbox.Insert(ctx, tx, a.cfg.Dialect, h.group, env.ID, a.now())
+	fresh, err = inbox.Insert(ctx, tx, a.cfg.Dialect, h.group, env.ID, a.now())
+	if err == nil {
+		trialFrom(ctx).inbox(fresh, true)
+	}
+	return fresh, err
 }
 
 func (a *App) seen(ctx context.Context, tx *sql.Tx, h *handler, env events.Envelope) (bool, error) {
-	return inbox.Handled(ctx, tx, a.cfg.Dialect, h.group, env.ID)
+	seen, err := inbox.Handled(ctx, tx, a.cfg.Dialect, h.group, env.ID)
+	if err == nil {
+		trialFrom(ctx).inbox(!seen, false)
+	}
+	return seen, err
 }
