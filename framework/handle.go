@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/internal/failpoint"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -30,6 +31,8 @@ type handler struct {
 	// invoke runs one attempt.
 	invoke func(ctx context.Context, env events.Envelope) error
 	stack  *middleware.Stack
+	// gate pauses both subscriptions while the breaker is open; nil without one.
+	gate *broker.Gate
 	// inFlight counts the messages that are being handled.
 	inFlight atomic.Int64
 }

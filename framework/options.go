@@ -102,13 +102,16 @@ func MaxDeliveries(n int) HandlerOption { return func(p *policy) { p.maxDeliveri
 func NoDedup() HandlerOption { return func(p *policy) { p.noDedup = true } }
 
 // RateLimit bounds how many attempts begin in a second in this process, with
-// bursts of up to burst.
+// bursts of up to burst. A message waits for its turn in its worker, before its
+// timeout begins.
 func RateLimit(perSecond float64, burst int) HandlerOption {
 	return func(p *policy) { p.ratePerSecond, p.rateBurst = perSecond, burst }
 }
 
-// Breaker stops handing messages to the handler while its dependency is broken:
-// they go back to the broker and consume no attempts.
+// Breaker pauses the handler while its dependency is broken: nothing is fetched
+// nor handed out, what is held keeps its lease, and what runs meets the open
+// breaker and consumes no more attempts. After cfg.OpenFor cfg.Probes messages go
+// through to try; a success opens the way for all.
 func Breaker(cfg middleware.BreakerConfig) HandlerOption {
 	return func(p *policy) { p.breaker = &cfg }
 }

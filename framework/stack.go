@@ -43,11 +43,14 @@ func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
 			TransientBudget: p.transient,
 		},
 		Timeout: p.timeout,
-		Breaker: p.breaker,
+		Breaker: h.pausing(p.breaker),
 		User:    append([]message.HandlerMiddleware{a.gate(h)}, a.cfg.Middleware...),
 	}
 	if p.ratePerSecond > 0 {
-		cfg.RateLimit = &middleware.RateLimitConfig{Limiter: rate.NewLimiter(rate.Limit(p.ratePerSecond), max(p.rateBurst, 1))}
+		cfg.RateLimit = &middleware.RateLimitConfig{
+			Limiter: rate.NewLimiter(rate.Limit(p.ratePerSecond), max(p.rateBurst, 1)),
+			MaxWait: rateWait(p),
+		}
 	}
 	if h.kind == kindPlain && !p.noDedup {
 		lease := a.cfg.Profile.Dedup.Lease
@@ -68,6 +71,14 @@ func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
 	}
 	h.stack = stack
 	return stack, nil
+}
+
+// rateWait is longer than the wait of the last of all messages that can wait for
+// their turn at once, so that none is given back for it: the lease is renewed
+// meanwhile.
+func rateWait(p policy) time.Duration {
+	turns := 2 * float64(p.concurrency+1) / p.ratePerSecond
+	return time.Second + time.Duration(min(turns, (24*time.Hour).Seconds())*float64(time.Second))
 }
 
 func (a *App) poisonConfig(h *handler) middleware.PoisonConfig {

@@ -38,6 +38,7 @@ func (a *App) subscribers(h *handler) (live, redrives message.Subscriber, err er
 		NackDelay:    p.nackDelay,
 		DrainTimeout: a.subscriberBudget(),
 		OnMalformed:  onMalformed,
+		Gate:         h.gate,
 		Logger:       a.logger.With("handler", h.name),
 	}
 	if live, err = a.cfg.Broker.Subscriber(cfg); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,10 @@ type BreakerConfig struct {
 	// OnChange is called when it opens (true) or closes (false); it must not
 	// block. May be nil.
 	OnChange func(name string, open bool)
+	// OnState is called at each change of its state, one call at a time; it must
+	// not block. It turns half-open with the first message after OpenFor, and not
+	// by itself. May be nil.
+	OnState func(BreakerState)
 	// Handler is the name in metrics. Default: the router's handler name.
 	Handler string
 	// Metrics may be nil.
@@ -78,6 +83,19 @@ func (c BreakerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// BreakerState is what headrace_breaker_state shows.
+type BreakerState int
+
+// The states of a breaker.
+const (
+	// BreakerClosed: messages go through.
+	BreakerClosed BreakerState = iota
+	// BreakerHalfOpen: probes go through.
+	BreakerHalfOpen
+	// BreakerOpen: none go through.
+	BreakerOpen
+)
+
 // ErrBreakerOpen is in the chain of the deferral of a message that came while
 // the breaker was open.
 var ErrBreakerOpen = errors.New("circuit breaker is open")
@@ -88,12 +106,19 @@ var errNeutral = errors.New("neutral")
 // Breaker defers messages while their dependency is broken: each comes again
 // when the breaker is due to try once more, and none consumes an attempt. All
 // handlers that the one returned middleware wraps share the breaker.
+//
+// A message that fails whenever its dependency works for others would open the
+// breaker for ever. So a message that failed, met the open breaker, and does so
+// again after the breaker had closed in between, is given back as a failed
+// delivery (Redeliver), which PoisonConfig.MaxDeliveries bounds. Failures while
+// the dependency serves nobody are never held against a message.
 func Breaker(cfg BreakerConfig) (message.HandlerMiddleware, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &breaker{cfg: cfg}
+	b := &breaker{cfg: cfg, failed: map[string]uint64{}}
+	cfg.Metrics.breaker(b.label(), BreakerClosed)
 	b.gate = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:          cfg.Name,
 		MaxRequests:   uint32(cfg.Probes),
@@ -109,11 +134,55 @@ type breaker struct {
 	cfg       BreakerConfig
 	gate      *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil atomic.Int64 // unix nanoseconds
+
+	mu     sync.Mutex
+	closed uint64            // how often it closed
+	failed map[string]uint64 // messages that failed and met it open: closed at that time
+}
+
+// maxBlamed bounds how many messages a breaker remembers.
+const maxBlamed = 1000
+
+// label is its handler in metrics.
+func (b *breaker) label() string { return nameOr(b.cfg.Handler, b.cfg.Name) }
+
+// blamed notes that a message failed and then met the open breaker. It tells
+// whether the dependency worked for another since the last time.
+func (b *breaker) blamed(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, known := b.failed[id]
+	for other := range b.failed {
+		if known || len(b.failed) < maxBlamed {
+			break
+		}
+		delete(b.failed, other)
+	}
+	b.failed[id] = b.closed
+	return known && at != b.closed
+}
+
+func (b *breaker) succeeded(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.failed, id)
 }
 
 func (b *breaker) changed(name string, from, to gobreaker.State) {
 	if to == gobreaker.StateOpen {
 		b.openUntil.Store(time.Now().Add(b.cfg.OpenFor).UnixNano())
+	}
+	state := map[gobreaker.State]BreakerState{
+		gobreaker.StateClosed: BreakerClosed, gobreaker.StateHalfOpen: BreakerHalfOpen, gobreaker.StateOpen: BreakerOpen,
+	}[to]
+	if state == BreakerClosed {
+		b.mu.Lock()
+		b.closed++
+		b.mu.Unlock()
+	}
+	b.cfg.Metrics.breaker(b.label(), state)
+	if b.cfg.OnState != nil {
+		b.cfg.OnState(state)
 	}
 	wasOpen, open := from != gobreaker.StateClosed, to != gobreaker.StateClosed
 	if wasOpen == open {
@@ -129,8 +198,14 @@ func (b *breaker) middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		done, refused := b.gate.Allow()
 		if refused != nil {
-			return nil, deferred(msg, Defer(fmt.Errorf("%w: %s", ErrBreakerOpen, b.cfg.Name), b.delay()),
-				handlerName(b.cfg.Handler, msg.Context()), b.cfg.Metrics)
+			err := fmt.Errorf("%w: %s", ErrBreakerOpen, b.cfg.Name)
+			rec := recordFrom(msg.Context())
+			if rec != nil && !rec.lastFailed.IsZero() && b.blamed(messageID(msg)) {
+				err = Redeliver(err, b.delay())
+			} else {
+				err = Defer(err, b.delay())
+			}
+			return nil, deferred(msg, err, handlerName(b.cfg.Handler, msg.Context()), b.cfg.Metrics)
 		}
 		returned := false
 		defer func() {
@@ -138,6 +213,7 @@ func (b *breaker) middleware(next message.HandlerFunc) message.HandlerFunc {
 			case !returned:
 				done(errors.New("panic"))
 			case err == nil:
+				b.succeeded(messageID(msg))
 				done(nil)
 			case b.cfg.IsFailure(err):
 				done(err)

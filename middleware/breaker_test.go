@@ -160,3 +160,59 @@ func ExampleBreaker() {
 	// gateway is down
 	// circuit breaker is open: gateway - true
 }
+
+// A message that fails whenever the dependency works for others is given back as
+// a failed delivery from the second time on; in an outage none is.
+func TestBreakerCountsAMessageThatFailsAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var states []middleware.BreakerState
+		reg := prometheus.NewRegistry()
+		bad := map[string]bool{"bad": true, "other": true}
+		run := middleware.Chain(
+			retry(t, middleware.RetryConfig{MaxAttempts: 5, Backoff: middleware.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}),
+			breaker(t, middleware.BreakerConfig{
+				Failures: 2, OpenFor: time.Minute, Metrics: newMetrics(t, reg), Handler: "h",
+				OnState: func(s middleware.BreakerState) { states = append(states, s) },
+			}),
+		)(func(msg *message.Message) ([]*message.Message, error) {
+			if bad[msg.Metadata["event_id"]] {
+				return nil, errBoom
+			}
+			return nil, nil
+		})
+		send := func(id string) (middleware.Disposition, bool) {
+			msg, d := delivered(newMessage(id), 1, nil)
+			_, err := run(msg)
+			disposition, _ := middleware.DispositionOf(err)
+			return disposition, d.Released()
+		}
+		for range 4 { // an outage: nobody is served
+			disposition, released := send("bad")
+			require.Equal(t, middleware.DispositionDefer, disposition)
+			require.True(t, released)
+			require.InDelta(t, 2, value(t, reg, "headrace_breaker_state", "handler", "h"), 0)
+			time.Sleep(time.Minute + time.Second)
+		}
+		_, _ = send("good")
+		require.InDelta(t, 0, value(t, reg, "headrace_breaker_state", "handler", "h"), 0)
+		disposition, released := send("other")
+		require.Equal(t, middleware.DispositionDefer, disposition, "its first time")
+		require.True(t, released)
+		time.Sleep(time.Minute + time.Second)
+		_, _ = send("good")
+		for _, id := range []string{"bad", "other"} {
+			disposition, released = send(id)
+			require.Equal(t, middleware.DispositionRedeliver, disposition, "the dependency worked for another in between")
+			require.False(t, released, "it counts")
+			time.Sleep(time.Minute + time.Second)
+			_, _ = send("good")
+		}
+		bad["bad"] = false
+		_, _ = send("bad")
+		bad["bad"] = true
+		disposition, _ = send("bad")
+		require.Equal(t, middleware.DispositionDefer, disposition, "a success wipes it out")
+		require.Equal(t, []middleware.BreakerState{middleware.BreakerOpen, middleware.BreakerHalfOpen, middleware.BreakerOpen}, states[:3])
+	})
+}

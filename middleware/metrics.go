@@ -47,6 +47,7 @@ func DefaultBuckets() []float64 {
 //	headrace_dedup_without_id_total{handler}        messages that have no id and so were not deduplicated
 //	headrace_handler_overruns_total{handler}        attempts that ran past their deadline
 //	headrace_handlers_stuck{handler}                attempts that run past their deadline now
+//	headrace_breaker_state{handler}                 0 closed, 1 half-open, 2 open
 //	headrace_deferred_total{handler,reason}         shutdown, busy, breaker, rate, store, dead_letter, other
 //	headrace_skipped_total{handler,reason}          by the Skip constants
 type Metrics struct {
@@ -64,6 +65,7 @@ type Metrics struct {
 	withoutID     *prometheus.CounterVec
 	overruns      *prometheus.CounterVec
 	stuck         *prometheus.GaugeVec
+	breakerState  *prometheus.GaugeVec
 	deferredTotal *prometheus.CounterVec
 	skippedTotal  *prometheus.CounterVec
 }
@@ -99,6 +101,7 @@ func NewMetrics(reg prometheus.Registerer, cfg MetricsConfig) (*Metrics, error) 
 	m.withoutID = counter("headrace_dedup_without_id_total", "Messages without an id, which can't be deduplicated.", "handler")
 	m.overruns = counter("headrace_handler_overruns_total", "Attempts that ran past their deadline.", "handler")
 	m.stuck = gauge("headrace_handlers_stuck", "Attempts that run past their deadline now.", "handler")
+	m.breakerState = gauge("headrace_breaker_state", "The handler's circuit breaker: 0 closed, 1 half-open, 2 open.", "handler")
 	m.deferredTotal = counter("headrace_deferred_total", "Deliveries given back to the broker uncounted.", "handler", "reason")
 	m.skippedTotal = counter("headrace_skipped_total", "Messages left unhandled on purpose.", "handler", "reason")
 	if reg == nil {
@@ -117,6 +120,7 @@ func NewMetrics(reg prometheus.Registerer, cfg MetricsConfig) (*Metrics, error) 
 		register(reg, "headrace_dedup_without_id_total", &m.withoutID),
 		register(reg, "headrace_handler_overruns_total", &m.overruns),
 		register(reg, "headrace_handlers_stuck", &m.stuck),
+		register(reg, "headrace_breaker_state", &m.breakerState),
 		register(reg, "headrace_deferred_total", &m.deferredTotal),
 		register(reg, "headrace_skipped_total", &m.skippedTotal),
 	)
@@ -297,6 +301,12 @@ func (m *Metrics) overran(handler string) {
 func (m *Metrics) unstuck(handler string) {
 	if m != nil {
 		m.stuck.WithLabelValues(handler).Dec()
+	}
+}
+
+func (m *Metrics) breaker(handler string, s BreakerState) {
+	if m != nil {
+		m.breakerState.WithLabelValues(handler).Set(float64(s))
 	}
 }
 
