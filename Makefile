@@ -80,6 +80,10 @@ check: tidy-check lint test ## all that CI runs
 fuzz: ## fuzz the envelope's decoder for a minute
 	go test -run '^$$' -fuzz FuzzDecode -fuzztime 60s ./pkg/events
 
+.PHONY: crash
+crash: ## 200 random schedules of relays and writers that are killed; prints their seed
+	@HEADRACE_TEST_CRASH=$${HEADRACE_TEST_CRASH:-200} scripts/with-servers go test -count=1 -timeout 60m -v -run '^TestCrashes$$' ./framework/outbox
+
 .PHONY: up
 up: ## the whole system in containers: services, servers, dashboards
 	docker compose up --build --wait

@@ -22,6 +22,14 @@
 // grows, so the rate of attempts doesn't depend on how many relays there are,
 // and no row is parked for it.
 //
+// # What dies
+//
+// The rows that a dead relay was publishing are free as soon as the database
+// knows of its end: at once when the process dies, and when TCP gives up where a
+// machine does. They may be published a second time then, with the same id. A
+// relay that dies while it tries a broker that was out keeps the others from
+// trying for PublishTimeout and 2 s.
+//
 // # Storage
 //
 // The table has the columns of Watermill's PostgreSQLQueueSchema and the rows

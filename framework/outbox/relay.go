@@ -193,6 +193,9 @@ const (
 	contendedMin = 3 * time.Millisecond // first pause when other relays have every shard
 	troubleMin   = 100 * time.Millisecond
 	troubleMax   = 5 * time.Second
+	// probeMargin and PublishTimeout are how long a relay keeps the right to try a
+	// broker that took nothing: so long do the others wait when it dies with it.
+	probeMargin = 2 * time.Second
 )
 
 // loop is the coordinator: it looks where there is work and hands it to workers,
@@ -303,7 +306,7 @@ func (l *looper) look(ctx context.Context) time.Duration {
 		if len(l.busy) > 0 {
 			return next
 		}
-		mine, err := r.store.probe(ctx, r.cfg.PublishTimeout+settleTimeout)
+		mine, err := r.store.probe(ctx, r.cfg.PublishTimeout+probeMargin)
 		if err != nil {
 			return l.inTrouble(ctx, err)
 		}
