@@ -579,11 +579,11 @@ func TestALostLeaseCancelsTheHandler_B16(t *testing.T) {
 	again.Ack()
 }
 
-// B16: SQS hides a message for twelve hours at most, here for three seconds.
+// B16: SQS hides a message for twelve hours at most, here for four seconds.
 func TestTheLongestVisibility_B16(t *testing.T) {
 	t.Parallel()
 	s := newStrict()
-	s.hide = 3 * time.Second
+	s.hide = 4 * time.Second
 	b := onStrict(t, s, nil)
 	require.NoError(t, b.Publisher().Publish("t", numbered(1)...))
 	ch, _ := subscribe(t, b, "t", broker.SubscriberConfig{Concurrency: 1, Lease: time.Second})

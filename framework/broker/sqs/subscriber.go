@@ -33,7 +33,7 @@ const (
 type source struct {
 	b     *Broker
 	url   string
-	lease time.Duration
+	lease time.Duration // how long SQS hides a message
 	log   *slog.Logger
 	poll  *poller
 
@@ -81,7 +81,7 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 		return nil, err
 	}
 	s := &source{
-		b: b, url: url, lease: cfg.Lease,
+		b: b, url: url, lease: hidden(cfg.Lease),
 		log:   cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
 		byID:  make(map[string]*hold),
 		byMsg: make(map[string]*hold),
@@ -93,6 +93,12 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 	s.keeper.Go(func() { s.keep(kctx, cfg.Heartbeat) })
 	b.sources.add(s, sub)
 	return s, nil
+}
+
+// hidden is the visibility timeout for a lease: whole seconds, and one more for
+// the round trip and the rounding of SQS's own clock.
+func hidden(lease time.Duration) time.Duration {
+	return min(time.Duration(wholeSeconds(lease)+1)*time.Second, MaxVisibility)
 }
 
 // joined is the queue of a subscription whose topology was seen to.
@@ -548,7 +554,7 @@ func (s *source) hold(msgs []types.Message, at time.Time) []*hold {
 	fresh := make([]*hold, 0, len(msgs))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until := at.Add(time.Duration(wholeSeconds(s.lease)) * time.Second)
+	until := at.Add(s.lease)
 	for i := range msgs {
 		m := msgs[i]
 		id, receipt := aws.ToString(m.MessageId), aws.ToString(m.ReceiptHandle)
