@@ -230,9 +230,18 @@ func (a *App) Tx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) e
 	return err
 }
 
+// isolation is read committed everywhere but on SQLite, which has one of its own.
+// MySQL's default locks the gaps beside a row, where others insert.
+func isolation(d sqltx.Dialect) sql.IsolationLevel {
+	if d == sqltx.MySQL {
+		return sql.LevelReadCommitted
+	}
+	return sql.LevelDefault
+}
+
 // inTx runs fn in a replayed transaction, with a new scope for each run.
 func (a *App) inTx(ctx context.Context, begin func() *scope, fn func(context.Context, *sql.Tx) error) error {
-	opts := sqltx.Options{Dialect: a.cfg.Dialect, OnReplay: func(ctx context.Context, attempt int, err error) {
+	opts := sqltx.Options{Dialect: a.cfg.Dialect, Isolation: isolation(a.cfg.Dialect), OnReplay: func(ctx context.Context, attempt int, err error) {
 		a.logger.DebugContext(ctx, "transaction replayed", "attempt", attempt, "error", err)
 	}}
 	err := sqltx.Run(ctx, a.cfg.DB, opts, func(ctx context.Context, tx *sql.Tx) error {

@@ -22,9 +22,9 @@ type DB struct {
 }
 
 // EachDB runs fn on a new database of each kind that a service runs on, in
-// parallel: SQLite and Postgres. Files are the service's, of which the
-// migrations are applied. Where Postgres does not answer its part is skipped, or
-// fails when HEADRACE_TEST_REQUIRE=all.
+// parallel: SQLite, Postgres and MySQL (or MariaDB). Files are the service's, of
+// which the migrations are applied. Where a server does not answer its part is
+// skipped, or fails when HEADRACE_TEST_REQUIRE=all.
 func EachDB(t *testing.T, files fs.FS, fn func(t *testing.T, db DB)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
@@ -34,6 +34,10 @@ func EachDB(t *testing.T, files fs.FS, fn func(t *testing.T, db DB)) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		fn(t, Postgres(t, files))
+	})
+	t.Run("mysql", func(t *testing.T) {
+		t.Parallel()
+		fn(t, MySQL(t, files))
 	})
 }
 
@@ -55,6 +59,15 @@ func Postgres(t testing.TB, files fs.FS) DB {
 	db := testenv.Open(t, "pgx", dsn+separator+"synchronous_commit=off")
 	db.SetMaxOpenConns(maxConns)
 	return migrated(t, files, DB{DB: db, Dialect: sqltx.Postgres})
+}
+
+// MySQL returns a new database on the tests' MySQL or MariaDB server, as EachDB
+// does.
+func MySQL(t testing.TB, files fs.FS) DB {
+	t.Helper()
+	db := testenv.MySQL(t)
+	db.SetMaxOpenConns(maxConns)
+	return migrated(t, files, DB{DB: db, Dialect: sqltx.MySQL})
 }
 
 // maxConns leaves a server's connections to the tests beside this one.
