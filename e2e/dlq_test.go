@@ -406,6 +406,11 @@ func TestDiscardAndImport(t *testing.T) {
 	require.Equal(t, orders, s.depth(chargeOrder))
 
 	s.mendPayments(box)
+	// Tried before the replay, the preparation works and the charge isn't made.
+	require.Equal(t, []string{"cant_tell", "cant_tell", "cant_tell", "cant_tell"}, s.trial(1))
+	require.Zero(t, s.count("orders", "/v1/orders?state=confirmed", "orders", 1))
+	require.Equal(t, orders, s.depth(chargeOrder))
+
 	s.must("replay", chargeOrder, "--yes")
 	eventually(t, time.Minute, func() error {
 		if n := s.count("orders", "/v1/orders?state=cancelled", "orders", 2); n != 1 {
@@ -419,6 +424,29 @@ func TestDiscardAndImport(t *testing.T) {
 		}
 		return nil
 	})
+
+	// What comes back from the archive is known as handled, and has no effect.
+	s.must("import", chargeOrder, archive, "--yes")
+	require.Equal(t, []string{"already_done", "already_done", "already_done", "already_done"}, s.trial(0))
+	require.Contains(t, s.must("replay", chargeOrder, "--yes", "--wait"), "none came back")
+	require.Equal(t, orders-1, s.count("orders", "/v1/orders?state=confirmed", "orders", orders+1))
+	var ledger struct{ Summary struct{ Captured int } }
+	s.get("payments", "/v1/sandbox/charges?limit=0", &ledger)
+	require.Equal(t, orders-1, ledger.Summary.Captured)
+}
+
+// trial tries payments' dead letters on the SQLite file that payments has, and
+// returns the verdicts.
+func (s *system) trial(code int) (verdicts []string) {
+	s.t.Helper()
+	out, got := s.run(bin(s.t, "headrace"), nil, "trial", chargeOrder, "--json", "--dir", "..", "--state", s.dir, "--binary", bin(s.t, "payments"))
+	var all []struct{ Verdict string }
+	require.NoError(s.t, json.NewDecoder(strings.NewReader(out)).Decode(&all), out) // the error's line follows
+	require.Equal(s.t, code, got, out)
+	for _, v := range all {
+		verdicts = append(verdicts, v.Verdict)
+	}
+	return verdicts
 }
 
 // records are an export's lines without what differs after an import.

@@ -96,7 +96,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, o ImportOptions) (repor
 	}
 }
 
-func (q *Queue) parse(line []byte, o ImportOptions) (Letter, error) {
+// ParseRecord reads one line of an export.
+func ParseRecord(line []byte) (Letter, error) {
 	var rec Record
 	if err := json.Unmarshal(line, &rec); err != nil {
 		return Letter{}, err
@@ -105,10 +106,18 @@ func (q *Queue) parse(line []byte, o ImportOptions) (Letter, error) {
 	if err != nil {
 		return Letter{}, err
 	}
-	if rec.Group != q.cfg.Group && !o.AnyGroup {
-		return Letter{}, fmt.Errorf("it is a dead letter of %q, not of %q", rec.Group, q.cfg.Group)
+	return read(broker.Stored{Position: rec.Position, PublishedAt: rec.DeadLetteredAt, Message: m}, rec.Group), nil
+}
+
+func (q *Queue) parse(line []byte, o ImportOptions) (Letter, error) {
+	l, err := ParseRecord(line)
+	if err != nil {
+		return l, err
 	}
-	return read(broker.Stored{Position: rec.Position, PublishedAt: rec.DeadLetteredAt, Message: m}, q.cfg.Group), nil
+	if l.in != q.cfg.Group && !o.AnyGroup {
+		return l, fmt.Errorf("it is a dead letter of %q, not of %q", l.in, q.cfg.Group)
+	}
+	return l, nil
 }
 
 // restore publishes letters to the dead letters themselves.

@@ -78,6 +78,8 @@ type Letter struct {
 	// Message is the letter as it lies there, story included. Acking it does
 	// nothing.
 	Message *message.Message
+
+	in string // the group in whose dead letters it lies
 }
 
 // FailedAt is when it failed last; where the story does not tell, when it was
@@ -136,7 +138,7 @@ var reasons = []string{
 func read(s broker.Stored, group string) Letter {
 	md := s.Message.Metadata
 	l := Letter{
-		Position: s.Position, ID: s.Message.UUID, DeadLetteredAt: s.PublishedAt, Message: s.Message,
+		Position: s.Position, ID: s.Message.UUID, DeadLetteredAt: s.PublishedAt, Message: s.Message, in: group,
 		EventID: md[events.KeyID], EventType: md[events.KeyType], Key: md[events.KeyOrdering], CorrelationID: md[events.KeyCorrelation],
 		Reason: md[middleware.DeadLetterReason], Error: md[middleware.DeadLetterError], Stack: md[middleware.DeadLetterStack],
 		Service: md[middleware.DeadLetterService], Handler: md[middleware.DeadLetterHandler],

@@ -22,6 +22,8 @@ func (p Program[S]) command(args []string) (command, error) {
 		return p.explain, nil
 	case "config --json":
 		return p.explainJSON, nil
+	case "trial":
+		return p.trial, nil
 	case "help", "--help", "-h":
 		return p.help, nil
 	}
@@ -37,6 +39,7 @@ Usage:
   %[1]s healthcheck     ask the service on this machine whether it is ready
   %[1]s config          show every setting: its variable, its value and where that comes from
   %[1]s config --json   the same for programs
+  %[1]s trial           try dead letters, read from standard input, without effect (headrace dlq trial)
   %[1]s help            this text
 
 Settings come from config/<profile>.yaml and, over it, from the environment. HEADRACE_ENV names the

@@ -6,7 +6,7 @@
 //	func main() { service.Program().Main() }
 //
 // The program's commands are the same in every service: none to serve, migrate,
-// healthcheck, config and help.
+// healthcheck, config, trial and help.
 //
 // It imports package connect and with it every driver and adapter; package
 // framework never imports it.
@@ -58,10 +58,13 @@ type Call struct {
 	Args []string
 	// Environ is the environment as os.Environ gives it. Nil: an empty one.
 	Environ []string
-	// Stdout receives the log, and what config and help print. Default:
+	// Stdin gives trial its dead letters. Default: os.Stdin.
+	Stdin io.Reader
+	// Stdout receives the log, and what config, trial and help print. Default:
 	// os.Stdout.
 	Stdout io.Writer
-	// Stderr receives what config finds wrong. Default: os.Stderr.
+	// Stderr receives what config finds wrong, and the log of trial. Default:
+	// os.Stderr.
 	Stderr io.Writer
 	// Started, when set, is called once the service is ready.
 	Started func(*framework.App)
@@ -98,6 +101,9 @@ func (p Program[S]) Run(ctx context.Context, c Call) error {
 func (c Call) withDefaults() Call {
 	if c.Environ == nil {
 		c.Environ = []string{}
+	}
+	if c.Stdin == nil {
+		c.Stdin = os.Stdin
 	}
 	if c.Stdout == nil {
 		c.Stdout = os.Stdout

@@ -40,7 +40,7 @@ was done: what stays is listed, and the same command can be run again.`,
 	f := cmd.PersistentFlags()
 	d.find.bind(f)
 	f.BoolVar(&d.json, "json", false, "print JSON")
-	cmd.AddCommand(d.list(), d.groups(), d.show(), d.replay(), d.discard(), d.edit(), d.export(), d.importCmd())
+	cmd.AddCommand(d.list(), d.groups(), d.show(), d.replay(), d.discard(), d.edit(), d.export(), d.importCmd(), d.trial())
 	return cmd
 }
 

@@ -2,9 +2,11 @@ package dev
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -101,3 +103,41 @@ func (i fileInfo) Mode() fs.FileMode  { return 0o400 }
 func (i fileInfo) ModTime() time.Time { return time.Time{} }
 func (i fileInfo) IsDir() bool        { return false }
 func (i fileInfo) Sys() any           { return nil }
+
+// Command is how a service of the workspace is run beside a `headrace dev`.
+type Command struct {
+	// Binary is the built program, Dir where it runs.
+	Binary, Dir string
+	// Environ is its environment.
+	Environ []string
+}
+
+// Build compiles the service as its source stands now, apart from what dev runs,
+// and says how to run it with the settings of p in base, the folder that holds
+// StateFolder. Binary, when not empty, is used instead of what would be built.
+func (w *Workspace) Build(ctx context.Context, service, binary, base string, p config.Profile, environ []string) (Command, error) {
+	i := slices.IndexFunc(w.Services, func(s Service) bool { return s.Name == service })
+	if i < 0 {
+		return Command{}, fmt.Errorf("no service %q in %s", service, w.Root)
+	}
+	base, err := filepath.Abs(base)
+	if err != nil {
+		return Command{}, fmt.Errorf("state folder %q: %w", base, err)
+	}
+	if binary == "" {
+		binary = filepath.Join(base, StateFolder, "bin", service+".trial")
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
+		cmd.Dir, cmd.Env = w.Services[i].Dir, environ
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return Command{}, fmt.Errorf("build %s: %w\n%s", service, err, strings.TrimSpace(string(out)))
+		}
+	}
+	if binary, err = filepath.Abs(binary); err != nil {
+		return Command{}, err
+	}
+	set := map[string]string{config.EnvEnv: p.Env, config.EnvName("broker.kind"): p.Broker.Kind}
+	if url := p.Broker.URL.Reveal(); url != "" {
+		set[config.EnvName("broker.url")] = url
+	}
+	return Command{Binary: binary, Dir: base, Environ: overlay(w.environFor(service, environ), set)}, nil
+}
