@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/services/notifications/internal/domain"
 )
 
@@ -18,12 +19,21 @@ func (s *Store) CountIssue(ctx context.Context, tx *sql.Tx, recipientHash string
 		issued int
 		since  int64
 	)
-	err := tx.QueryRowContext(ctx, s.q(`
-		INSERT INTO notification_code_limits (recipient_hash, window_start, issued) VALUES ($1, $2, 1)
-		ON CONFLICT (recipient_hash) DO UPDATE SET
+	count := ` ON CONFLICT (recipient_hash) DO UPDATE SET
 			issued = CASE WHEN notification_code_limits.window_start <= $3 THEN 1 ELSE notification_code_limits.issued + 1 END,
-			window_start = CASE WHEN notification_code_limits.window_start <= $3 THEN excluded.window_start ELSE notification_code_limits.window_start END
-		RETURNING issued, window_start`), recipientHash, micros(now), micros(expired)).Scan(&issued, &since)
+			window_start = CASE WHEN notification_code_limits.window_start <= $4 THEN excluded.window_start ELSE notification_code_limits.window_start END`
+	if s.dialect == sqltx.MySQL {
+		// It assigns from left to right and later ones see it: window_start is last.
+		count = ` ON DUPLICATE KEY UPDATE issued = IF(window_start <= ?, 1, issued + 1),
+			window_start = IF(window_start <= ?, VALUES(window_start), window_start)`
+	}
+	_, err := tx.ExecContext(ctx, s.q(`
+		INSERT INTO notification_code_limits (recipient_hash, window_start, issued) VALUES ($1, $2, 1)`+count),
+		recipientHash, micros(now), micros(expired), micros(expired))
+	if err == nil { // the row is this transaction's now
+		err = tx.QueryRowContext(ctx, s.q(`SELECT issued, window_start FROM notification_code_limits WHERE recipient_hash = $1`), recipientHash).
+			Scan(&issued, &since)
+	}
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("count a code for its recipient: %w", err)
 	}
@@ -53,11 +63,16 @@ func (s *Store) Code(ctx context.Context, tx *sql.Tx, id string) (domain.Code, e
 func (s *Store) CountAttempt(ctx context.Context, tx *sql.Tx, id string, now time.Time, limit int) (domain.Code, error) {
 	// The UPDATE comes first: it locks the row, so that of two verifications at
 	// the same time the second one sees what the first one did.
-	c, err := scanCode(tx.QueryRowContext(ctx, s.q(`
+	res, err := tx.ExecContext(ctx, s.q(`
 		UPDATE notification_codes SET attempts = attempts + 1
-		WHERE id = $1 AND consumed_at IS NULL AND expires_at > $2 AND attempts < $3
-		RETURNING `+codeColumns), id, micros(now), limit))
-	return c, found("open code", id, err)
+		WHERE id = $1 AND consumed_at IS NULL AND expires_at > $2 AND attempts < $3`), id, micros(now), limit)
+	if err != nil {
+		return domain.Code{}, fmt.Errorf("count an attempt at code %q: %w", id, err)
+	}
+	if err := changedOne("open code", id, res); err != nil {
+		return domain.Code{}, err
+	}
+	return s.Code(ctx, tx, id)
 }
 
 // Consume implements app.Codes.

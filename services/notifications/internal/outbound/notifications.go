@@ -22,8 +22,7 @@ func (s *Store) Add(ctx context.Context, tx *sql.Tx, n domain.Notification) (boo
 	}
 	res, err := tx.ExecContext(ctx, s.q(`
 		INSERT INTO notifications (`+notificationColumns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
-		ON CONFLICT (event_id, channel) DO NOTHING`),
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`+s.unlessThere("event_id, channel")),
 		n.ID, n.EventID, n.EventType, string(n.Channel), n.Template, n.OrderID, n.Recipient, n.Language, string(facts),
 		string(n.State), n.Reason, n.Reference, n.Attempts, n.Resends, micros(n.CreatedAt), micros(n.UpdatedAt), nullMicros(n.SentAt))
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/headrace-go/headrace/framework/sqltx"
 )
 
 // PurgeNotifications implements app.Purger: those that are sent or failed.
@@ -28,9 +30,11 @@ func (s *Store) PurgeCodeLimits(ctx context.Context, before time.Time, limit int
 }
 
 func (s *Store) purge(ctx context.Context, table, key, condition, order string, before time.Time, limit int) (int, error) {
-	res, err := s.db.ExecContext(ctx, s.q(fmt.Sprintf(
-		`DELETE FROM %[1]s WHERE %[2]s IN (SELECT %[2]s FROM %[1]s WHERE %[3]s ORDER BY %[4]s LIMIT $2%[5]s)`,
-		table, key, condition, order, s.skipLocked())), micros(before), limit)
+	statement := `DELETE FROM %[1]s WHERE %[2]s IN (SELECT %[2]s FROM %[1]s WHERE %[3]s ORDER BY %[4]s LIMIT $2%[5]s)`
+	if s.dialect == sqltx.MySQL {
+		statement = `DELETE FROM %[1]s WHERE %[3]s ORDER BY %[4]s, %[2]s LIMIT $2` // it can't delete from what it selects
+	}
+	res, err := s.db.ExecContext(ctx, s.q(fmt.Sprintf(statement, table, key, condition, order, s.skipLocked())), micros(before), limit)
 	if err != nil {
 		return 0, fmt.Errorf("purge %s: %w", table, err)
 	}

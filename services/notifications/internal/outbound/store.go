@@ -50,6 +50,15 @@ func (s *Store) skipLocked() string {
 	return " FOR UPDATE SKIP LOCKED"
 }
 
+// unlessThere ends an INSERT that changes, and counts, no row where the unique
+// columns have one.
+func (s *Store) unlessThere(columns string) string {
+	if s.dialect == sqltx.MySQL {
+		return " ON DUPLICATE KEY UPDATE updated_at = updated_at"
+	}
+	return " ON CONFLICT (" + columns + ") DO NOTHING"
+}
+
 func micros(t time.Time) int64 { return t.UnixMicro() }
 
 func fromMicros(us int64) time.Time { return time.UnixMicro(us).UTC() }

@@ -145,7 +145,7 @@ func (s Settings) Validate() error {
 	bad := faults.Add
 	n := s.Notifications
 	if s.Database.Driver == "" {
-		bad("database.driver", `""`, "notifications keeps what it sent in a database: set sqlite or postgres")
+		bad("database.driver", `""`, "notifications keeps what it sent in a database: set sqlite, postgres or mysql")
 	}
 	if strings.TrimSpace(n.Brand) == "" {
 		bad("notifications.brand", `""`, "name who signs the messages")

@@ -34,7 +34,7 @@ func claim(t *testing.T, db frameworktest.DB, s *Keys, k app.Key, now time.Time)
 func TestKeysAreHeldUntilTheyExpire(t *testing.T) {
 	t.Parallel()
 	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
-		s := NewKeys(db.DB)
+		s := NewKeys(db.DB, db.Dialect)
 		first := key("k", "o1", t0)
 		held, fresh := claim(t, db, s, first, t0)
 		require.True(t, fresh)
@@ -58,7 +58,7 @@ func TestKeysAreHeldUntilTheyExpire(t *testing.T) {
 func TestKeysOfARolledBackTransactionAreFree(t *testing.T) {
 	t.Parallel()
 	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
-		s := NewKeys(db.DB)
+		s := NewKeys(db.DB, db.Dialect)
 		boom := errors.New("boom")
 		err := inTx(t, db, func(ctx context.Context, tx *sql.Tx) error {
 			if _, fresh, err := s.Claim(ctx, tx, key("k", "o1", t0), t0); err != nil || !fresh {
@@ -75,7 +75,7 @@ func TestKeysOfARolledBackTransactionAreFree(t *testing.T) {
 func TestKeysConcurrentClaimsHaveOneWinner(t *testing.T) {
 	t.Parallel()
 	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
-		s := NewKeys(db.DB)
+		s := NewKeys(db.DB, db.Dialect)
 		const claimants = 12
 		type outcome struct {
 			held  app.Key
@@ -110,7 +110,7 @@ func TestKeysConcurrentClaimsHaveOneWinner(t *testing.T) {
 func TestKeysDeleteExpiredInBatches(t *testing.T) {
 	t.Parallel()
 	frameworktest.EachDB(t, orders.Files, func(t *testing.T, db frameworktest.DB) {
-		s := NewKeys(db.DB)
+		s := NewKeys(db.DB, db.Dialect)
 		for i := range 5 {
 			claim(t, db, s, key(fmt.Sprint("old", i), "o", t0), t0)
 		}

@@ -1,5 +1,5 @@
-// Package outbound keeps the orders service's data in SQL, on Postgres and on
-// SQLite alike.
+// Package outbound keeps the orders service's data in SQL: on Postgres, MySQL,
+// MariaDB and SQLite alike.
 package outbound
 
 import (
@@ -32,13 +32,16 @@ func NewOrders(db *sql.DB, dialect sqltx.Dialect) *Orders {
 	return &Orders{db: db, dialect: dialect}
 }
 
+// q returns the statement as the dialect writes it.
+func (s *Orders) q(query string) string { return s.dialect.Rebind(query) }
+
 const orderColumns = `id, state, customer_id, customer_email, customer_phone, customer_language, total_amount, currency,
 	payment_id, refund_id, cancelled_by, cancel_reason, placed_at, confirmed_at, cancelled_at, refunded_at, updated_at, version`
 
 // Insert stores a new order.
 func (s *Orders) Insert(ctx context.Context, tx *sql.Tx, o domain.Order) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO orders (`+orderColumns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+	_, err := tx.ExecContext(ctx, s.q(`INSERT INTO orders (`+orderColumns+`)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`),
 		o.ID, string(o.State), o.Customer.ID, o.Customer.Email, o.Customer.Phone, o.Customer.Language,
 		o.Total.Amount, o.Total.Currency, o.PaymentID, o.RefundID, string(o.CancelledBy), o.CancelReason,
 		micros(o.PlacedAt), micros(o.ConfirmedAt), micros(o.CancelledAt), micros(o.RefundedAt), micros(o.UpdatedAt), o.Version)
@@ -46,17 +49,16 @@ func (s *Orders) Insert(ctx context.Context, tx *sql.Tx, o domain.Order) error {
 		return fmt.Errorf("insert order %s: %w", o.ID, err)
 	}
 	var rows strings.Builder
-	args := make([]any, 0, 4*len(o.Lines)+1)
-	args = append(args, o.ID)
+	args := make([]any, 0, 5*len(o.Lines))
 	for i, l := range o.Lines {
 		if i > 0 {
 			rows.WriteString(", ")
 		}
 		n := len(args)
-		fmt.Fprintf(&rows, "($1, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4)
-		args = append(args, i, l.SKU, l.Quantity, l.UnitPrice.Amount)
+		fmt.Fprintf(&rows, "($%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5)
+		args = append(args, o.ID, i, l.SKU, l.Quantity, l.UnitPrice.Amount)
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO order_lines (order_id, position, sku, quantity, unit_price) VALUES `+rows.String(), args...)
+	_, err = tx.ExecContext(ctx, s.q(`INSERT INTO order_lines (order_id, position, sku, quantity, unit_price) VALUES `+rows.String()), args...)
 	if err != nil {
 		return fmt.Errorf("insert the lines of order %s: %w", o.ID, err)
 	}
@@ -64,10 +66,10 @@ func (s *Orders) Insert(ctx context.Context, tx *sql.Tx, o domain.Order) error {
 }
 
 // Lock returns the order and keeps other writers of it out until tx ends: by a
-// row lock on Postgres; a SQLite transaction that writes excludes all others.
+// row lock; a SQLite transaction that writes excludes all others.
 func (s *Orders) Lock(ctx context.Context, tx *sql.Tx, id string) (domain.Order, error) {
 	query := `SELECT ` + orderColumns + ` FROM orders WHERE id = $1`
-	if s.dialect == sqltx.Postgres {
+	if s.dialect != sqltx.SQLite {
 		query += ` FOR UPDATE`
 	}
 	return s.one(ctx, tx, query, id)
@@ -76,9 +78,9 @@ func (s *Orders) Lock(ctx context.Context, tx *sql.Tx, id string) (domain.Order,
 // Save stores the changed order, unless its row is no longer the one that was
 // read: then it fails with ErrChanged. Lines, customer and total never change.
 func (s *Orders) Save(ctx context.Context, tx *sql.Tx, o domain.Order) error {
-	res, err := tx.ExecContext(ctx, `UPDATE orders SET state = $1, payment_id = $2, refund_id = $3, cancelled_by = $4,
+	res, err := tx.ExecContext(ctx, s.q(`UPDATE orders SET state = $1, payment_id = $2, refund_id = $3, cancelled_by = $4,
 		cancel_reason = $5, confirmed_at = $6, cancelled_at = $7, refunded_at = $8, updated_at = $9, version = $10
-		WHERE id = $11 AND version = $12`,
+		WHERE id = $11 AND version = $12`),
 		string(o.State), o.PaymentID, o.RefundID, string(o.CancelledBy), o.CancelReason, micros(o.ConfirmedAt),
 		micros(o.CancelledAt), micros(o.RefundedAt), micros(o.UpdatedAt), o.Version, o.ID, o.Version-1)
 	if err != nil {
@@ -140,7 +142,7 @@ func (s *Orders) one(ctx context.Context, q querier, query, id string) (domain.O
 }
 
 func (s *Orders) query(ctx context.Context, q querier, query string, args ...any) ([]domain.Order, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+	rows, err := q.QueryContext(ctx, s.q(query), args...)
 	if err != nil {
 		return nil, fmt.Errorf("select orders: %w", err)
 	}
@@ -182,8 +184,8 @@ func (s *Orders) fillLines(ctx context.Context, q querier, found []domain.Order)
 		marks[i] = "$" + strconv.Itoa(i+1)
 		args[i] = found[i].ID
 	}
-	rows, err := q.QueryContext(ctx, `SELECT order_id, sku, quantity, unit_price FROM order_lines
-		WHERE order_id IN (`+strings.Join(marks, ", ")+`) ORDER BY order_id, position`, args...)
+	rows, err := q.QueryContext(ctx, s.q(`SELECT order_id, sku, quantity, unit_price FROM order_lines
+		WHERE order_id IN (`+strings.Join(marks, ", ")+`) ORDER BY order_id, position`), args...)
 	if err != nil {
 		return fmt.Errorf("select order lines: %w", err)
 	}

@@ -60,18 +60,24 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	programtest.Replicas(t, Program(), Name)
 }
 
+// profiles are the environments of a service and what each must be given:
+// addresses and secrets, and nothing else.
+var profiles = map[string][]string{
+	"local": nil, "test": nil, "sqlite": nil, "aws-local": nil,
+	"compose":    {"HEADRACE_BROKER_URL=redis://:s3cret@redis:6379/0", "HEADRACE_DATABASE_DSN=postgres://orders:s3cret@db/orders"},
+	"staging":    {"HEADRACE_BROKER_URL=postgres://:s3cret@db/broker", "HEADRACE_DATABASE_DSN=postgres://orders:s3cret@db/orders"},
+	"mariadb":    {"HEADRACE_BROKER_URL=mysql://:s3cret@db/broker", "HEADRACE_DATABASE_DSN=mysql://orders:s3cret@db/orders"},
+	"production": {"HEADRACE_DATABASE_DSN=postgres://orders:s3cret@db/orders"},
+}
+
 func TestEveryProfileLoads(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(orders.Files, "config/*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 4)
-	for _, file := range files {
-		env := strings.TrimSuffix(filepath.Base(file), ".yaml")
+	require.Len(t, files, len(profiles))
+	for env, environ := range profiles {
 		var s Settings
-		err := config.Load(&s, config.Options{FS: orders.Files, Env: env, Environ: []string{
-			"HEADRACE_DATABASE_DSN=postgres://orders:s3cret@db/orders", "HEADRACE_BROKER_URL=redis://:s3cret@redis:6379/0",
-		}})
-		require.NoError(t, err, env)
+		require.NoError(t, config.Load(&s, config.Options{FS: orders.Files, Env: env, Environ: append([]string{}, environ...)}), env)
 		require.Equal(t, env, s.Env)
 		require.NotEmpty(t, s.Orders.Currencies)
 	}
@@ -88,7 +94,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		"currency":          {"healthcheck", "test", "HEADRACE_ORDERS_CURRENCIES=EUR,euro", "orders.currencies"},
 		"no currency":       {"healthcheck", "test", "HEADRACE_ORDERS_CURRENCIES=", "orders.currencies"},
 		"no database":       {"healthcheck", "test", "HEADRACE_DATABASE_DRIVER=", "database.driver"},
-		"no shared broker":  {"healthcheck", "production", "HEADRACE_DATABASE_DSN=postgres://db/orders", "broker.url"},
+		"no shared broker":  {"healthcheck", "staging", "HEADRACE_DATABASE_DSN=postgres://db/orders", "broker.url"},
 		"unknown profile":   {"healthcheck", "nowhere", "HEADRACE_HTTP_ADDR=:1", "nowhere"},
 		"unknown arguments": {"serv", "test", "HEADRACE_HTTP_ADDR=127.0.0.1:0", "serv"},
 	}

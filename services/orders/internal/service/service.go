@@ -38,7 +38,7 @@ func New(_ context.Context, s Settings, base framework.Config) (*framework.App, 
 	if err != nil {
 		return nil, fmt.Errorf("read the API document: %w", err)
 	}
-	store, keys := outbound.NewOrders(base.DB, base.Dialect), outbound.NewKeys(base.DB)
+	store, keys := outbound.NewOrders(base.DB, base.Dialect), outbound.NewKeys(base.DB, base.Dialect)
 	rules := domain.Rules{Currencies: s.Orders.Currencies, MaxLines: s.Orders.MaxLines}
 	clock := app.Clock(base.Clock)
 

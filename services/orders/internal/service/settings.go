@@ -33,7 +33,7 @@ func (s Settings) Validate() error {
 	var faults config.Faults
 	bad := faults.Add
 	if s.Database.Driver == "" {
-		bad("database.driver", `""`, "orders keeps its orders in a database: set sqlite or postgres")
+		bad("database.driver", `""`, "orders keeps its orders in a database: set sqlite, postgres or mysql")
 	}
 	if s.Orders.MaxLines < 1 || s.Orders.MaxLines > 1000 {
 		bad("orders.max_lines", s.Orders.MaxLines, "it must be from 1 to 1000")

@@ -155,7 +155,7 @@ func TestHandlersHoldNoTransactionWhileTheGatewayThinks(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				_, err = tx.ExecContext(ctx, `UPDATE payments SET updated_at = $1 WHERE id = $2`, time.Now().UnixMicro(), p.ID)
+				_, err = tx.ExecContext(ctx, db.Dialect.Rebind(`UPDATE payments SET updated_at = $1 WHERE id = $2`), time.Now().UnixMicro(), p.ID)
 				return err
 			})
 		}}

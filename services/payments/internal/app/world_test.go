@@ -15,6 +15,7 @@ import (
 	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/broker/memory"
 	"github.com/headrace-go/headrace/framework/frameworktest"
+	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/pkg/events/orders"
 	"github.com/headrace-go/headrace/pkg/events/payments"
@@ -162,7 +163,11 @@ func deliver[T any](ctx context.Context, w *world, h framework.CallHandler[T, ap
 // told returns what was emitted about each order, in order.
 func (w *world) told(t *testing.T) map[string][]string {
 	t.Helper()
-	rows, err := w.db.QueryContext(t.Context(), `SELECT payload FROM watermill_headrace_outbox ORDER BY "offset"`)
+	offset := `"offset"`
+	if w.db.Dialect == sqltx.MySQL {
+		offset = "`offset`"
+	}
+	rows, err := w.db.QueryContext(t.Context(), `SELECT payload FROM watermill_headrace_outbox ORDER BY `+offset)
 	require.NoError(t, err)
 	defer rows.Close()
 	found := map[string][]string{}

@@ -1,4 +1,5 @@
-// Package outbound keeps payments in SQL, on Postgres and on SQLite alike.
+// Package outbound keeps payments in SQL: on Postgres, MySQL, MariaDB and SQLite
+// alike.
 package outbound
 
 import (
@@ -31,12 +32,15 @@ const columns = `id, order_id, state, amount, currency, reference, failure_reaso
 
 // Open adds p unless its order has a payment, and returns the order's payment,
 // locked. Of two transactions that open one order at the same moment the second
-// waits for the first: on Postgres at the unique index, on SQLite at its single
-// writer, since the statement that comes first is a write.
+// waits for the first: at the unique index, on SQLite at its single writer, since
+// the statement that comes first is a write.
 func (s *Payments) Open(ctx context.Context, tx *sql.Tx, p domain.Payment) (domain.Payment, bool, error) {
-	res, err := tx.ExecContext(ctx, `INSERT INTO payments (`+columns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-		ON CONFLICT (order_id) DO NOTHING`,
+	otherwise := `ON CONFLICT (order_id) DO NOTHING`
+	if s.dialect == sqltx.MySQL {
+		otherwise = `ON DUPLICATE KEY UPDATE order_id = payments.order_id` // changes, and counts, no row
+	}
+	res, err := tx.ExecContext(ctx, s.q(`INSERT INTO payments (`+columns+`)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) `+otherwise),
 		p.ID, p.OrderID, string(p.State), p.Amount.Amount, p.Amount.Currency, p.Reference, p.FailureReason,
 		p.RefundID, p.RefundReference, micros(p.CreatedAt), micros(p.OrderCancelledAt), micros(p.CapturedAt),
 		micros(p.FailedAt), micros(p.RefundedAt), micros(p.UpdatedAt), p.Version)
@@ -55,8 +59,8 @@ func (s *Payments) Open(ctx context.Context, tx *sql.Tx, p domain.Payment) (doma
 }
 
 // LockByOrder returns the order's payment and keeps other writers of it out
-// until tx ends: by a row lock on Postgres; a SQLite transaction that writes
-// excludes all others, and what one read too early Save refuses.
+// until tx ends: by a row lock; a SQLite transaction that writes excludes all
+// others, and what one read too early Save refuses.
 func (s *Payments) LockByOrder(ctx context.Context, tx *sql.Tx, orderID string) (domain.Payment, error) {
 	return one(ctx, tx, "order "+orderID, s.locking(`SELECT `+columns+` FROM payments WHERE order_id = $1`), orderID)
 }
@@ -68,21 +72,21 @@ func (s *Payments) Lock(ctx context.Context, tx *sql.Tx, id string) (domain.Paym
 
 // Get reads the payment.
 func (s *Payments) Get(ctx context.Context, id string) (domain.Payment, error) {
-	return one(ctx, s.db, id, `SELECT `+columns+` FROM payments WHERE id = $1`, id)
+	return one(ctx, s.db, id, s.q(`SELECT `+columns+` FROM payments WHERE id = $1`), id)
 }
 
 // GetByOrder reads the order's payment.
 func (s *Payments) GetByOrder(ctx context.Context, orderID string) (domain.Payment, error) {
-	return one(ctx, s.db, "order "+orderID, `SELECT `+columns+` FROM payments WHERE order_id = $1`, orderID)
+	return one(ctx, s.db, "order "+orderID, s.q(`SELECT `+columns+` FROM payments WHERE order_id = $1`), orderID)
 }
 
 // Save stores the changed payment, unless its row is no longer the one that was
 // read: then it fails with ErrChanged. Ids and the order never change.
 func (s *Payments) Save(ctx context.Context, tx *sql.Tx, p domain.Payment) error {
-	res, err := tx.ExecContext(ctx, `UPDATE payments SET state = $1, amount = $2, currency = $3, reference = $4,
+	res, err := tx.ExecContext(ctx, s.q(`UPDATE payments SET state = $1, amount = $2, currency = $3, reference = $4,
 		failure_reason = $5, refund_id = $6, refund_reference = $7, order_cancelled_at = $8, captured_at = $9,
 		failed_at = $10, refunded_at = $11, updated_at = $12, version = $13
-		WHERE id = $14 AND version = $15`,
+		WHERE id = $14 AND version = $15`),
 		string(p.State), p.Amount.Amount, p.Amount.Currency, p.Reference, p.FailureReason, p.RefundID,
 		p.RefundReference, micros(p.OrderCancelledAt), micros(p.CapturedAt), micros(p.FailedAt), micros(p.RefundedAt),
 		micros(p.UpdatedAt), p.Version, p.ID, p.Version-1)
@@ -99,11 +103,15 @@ func (s *Payments) Save(ctx context.Context, tx *sql.Tx, p domain.Payment) error
 	return nil
 }
 
+// q returns the statement as the dialect writes it.
+func (s *Payments) q(query string) string { return s.dialect.Rebind(query) }
+
+// locking is q of a SELECT that holds its row until the transaction ends.
 func (s *Payments) locking(query string) string {
-	if s.dialect == sqltx.Postgres {
-		return query + ` FOR UPDATE`
+	if s.dialect != sqltx.SQLite {
+		query += ` FOR UPDATE`
 	}
-	return query
+	return s.q(query)
 }
 
 type querier interface {

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,19 +49,25 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	programtest.Replicas(t, Program(), Name)
 }
 
+// profiles are the environments of a service and what each must be given:
+// addresses and secrets, and nothing else.
+var profiles = map[string][]string{
+	"local": nil, "test": nil, "sqlite": nil, "aws-local": nil,
+	"compose": {"HEADRACE_BROKER_URL=redis://:s3cret@redis:6379/0", "HEADRACE_DATABASE_DSN=postgres://payments:s3cret@db/payments"},
+	"staging": {"HEADRACE_BROKER_URL=postgres://:s3cret@db/broker", "HEADRACE_DATABASE_DSN=postgres://payments:s3cret@db/payments"},
+	"mariadb": {"HEADRACE_BROKER_URL=mysql://:s3cret@db/broker", "HEADRACE_DATABASE_DSN=mysql://payments:s3cret@db/payments"},
+	"production": {"HEADRACE_DATABASE_DSN=postgres://payments:s3cret@db/payments",
+		"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret"},
+}
+
 func TestEveryProfileLoads(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(payments.Files, "config/*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 4)
-	for _, file := range files {
-		env := strings.TrimSuffix(filepath.Base(file), ".yaml")
+	require.Len(t, files, len(profiles))
+	for env, environ := range profiles {
 		var s Settings
-		err := config.Load(&s, config.Options{FS: payments.Files, Env: env, Environ: []string{
-			"HEADRACE_DATABASE_DSN=postgres://payments:s3cret@db/payments", "HEADRACE_BROKER_URL=redis://:s3cret@redis:6379/0",
-			"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
-		}})
-		require.NoError(t, err, env)
+		require.NoError(t, config.Load(&s, config.Options{FS: payments.Files, Env: env, Environ: append([]string{}, environ...)}), env)
 		require.Equal(t, env, s.Env)
 		require.Equal(t, env == "production", s.Payments.Gateway.Kind == GatewayHTTP, env)
 	}
@@ -72,7 +77,7 @@ func TestTheHTTPGatewayIsOpenedFromTheProfile(t *testing.T) {
 	t.Parallel()
 	var s Settings
 	require.NoError(t, config.Load(&s, config.Options{FS: payments.Files, Env: "production", Environ: []string{
-		"HEADRACE_DATABASE_DSN=postgres://db/payments", "HEADRACE_BROKER_URL=redis://redis:6379/0",
+		"HEADRACE_DATABASE_DSN=postgres://db/payments",
 		"HEADRACE_PAYMENTS_GATEWAY_HTTP_BASE_URL=https://pay.example.com", "HEADRACE_PAYMENTS_GATEWAY_HTTP_API_KEY=s3cret",
 	}}))
 	g, err := OpenGateway(t.Context(), s.Payments.Gateway, nil, "", nil)
@@ -85,7 +90,7 @@ func TestTheHTTPGatewayIsOpenedFromTheProfile(t *testing.T) {
 // B43, the service's own section.
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	t.Parallel()
-	production := []string{"HEADRACE_DATABASE_DSN=postgres://db/payments", "HEADRACE_BROKER_URL=redis://redis:6379/0"}
+	production := []string{"HEADRACE_DATABASE_DSN=postgres://db/payments"}
 	cases := map[string]struct {
 		env, named string
 		variables  []string
@@ -101,7 +106,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		"negative slow":          {"test", "payments.gateway.sandbox.slow", []string{"HEADRACE_PAYMENTS_GATEWAY_SANDBOX_SLOW=-1s"}},
 		"negative wait":          {"test", "payments.gateway.sandbox.retry_after", []string{"HEADRACE_PAYMENTS_GATEWAY_SANDBOX_RETRY_AFTER=-1s"}},
 		"no database":            {"test", "database.driver", []string{"HEADRACE_DATABASE_DRIVER="}},
-		"no shared broker":       {"production", "broker.url", production[:1]},
+		"no shared broker":       {"staging", "broker.url", production},
 		"unknown profile":        {"live", "live", nil},
 		"unknown arguments":      {"test", "serv", nil},
 		"a wrong address": {"production", "BaseURL", append([]string{

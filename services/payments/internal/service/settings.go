@@ -83,7 +83,7 @@ func (s Settings) Validate() error {
 	var faults config.Faults
 	bad := faults.Add
 	if s.Database.Driver == "" {
-		bad("database.driver", `""`, "payments keeps its payments in a database: set sqlite or postgres")
+		bad("database.driver", `""`, "payments keeps its payments in a database: set sqlite, postgres or mysql")
 	}
 	if s.Payments.MaxOrderAge < 0 {
 		bad("payments.max_order_age", s.Payments.MaxOrderAge, "it must not be negative; 0 means no limit")

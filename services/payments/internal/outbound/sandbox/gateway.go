@@ -130,19 +130,19 @@ func (g *Gateway) Charge(ctx context.Context, req app.ChargeRequest) (app.Receip
 	var open bool
 	err := g.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		now := g.now()
-		if err := insertCharge(ctx, tx, Charge{
+		if err := g.insertCharge(ctx, tx, Charge{
 			Key: req.Key, Reference: "sandbox_ch_" + events.NewID(), OrderID: req.OrderID, Amount: money(req.Amount),
 			State: stateOpen, CreatedAt: now,
 		}); err != nil {
 			return err
 		}
 		var err error
-		if c, err = countRequest(ctx, tx, "charge_requests", req.Key, now); err != nil {
+		if c, err = g.countRequest(ctx, tx, "charge_requests", req.Key, now); err != nil {
 			return err
 		}
 		if c.OrderID == "" { // voided before any charge: now the books know whose it was
 			c.OrderID, c.Amount = req.OrderID, money(req.Amount)
-			if err := setOrder(ctx, tx, c); err != nil {
+			if err := g.setOrder(ctx, tx, c); err != nil {
 				return err
 			}
 		}
@@ -153,7 +153,7 @@ func (g *Gateway) Charge(ctx context.Context, req app.ChargeRequest) (app.Receip
 		if b.declines != "" {
 			c.State = stateDeclined
 		}
-		return setState(ctx, tx, c, now)
+		return g.setState(ctx, tx, c, now)
 	})
 	if err != nil {
 		return app.Receipt{}, fmt.Errorf("sandbox: charge: %w", err)
@@ -186,17 +186,17 @@ func (g *Gateway) Void(ctx context.Context, chargeKey string) (app.Receipt, bool
 	var c Charge
 	err := g.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		now := g.now()
-		if err := insertCharge(ctx, tx, Charge{
+		if err := g.insertCharge(ctx, tx, Charge{
 			Key: chargeKey, Reference: "sandbox_ch_" + events.NewID(), State: stateOpen, CreatedAt: now,
 		}); err != nil {
 			return err
 		}
 		var err error
-		if c, err = countRequest(ctx, tx, "void_requests", chargeKey, now); err != nil || c.State != stateOpen {
+		if c, err = g.countRequest(ctx, tx, "void_requests", chargeKey, now); err != nil || c.State != stateOpen {
 			return err
 		}
 		c.State = stateVoided
-		return setState(ctx, tx, c, now)
+		return g.setState(ctx, tx, c, now)
 	})
 	if err != nil {
 		return app.Receipt{}, false, fmt.Errorf("sandbox: void: %w", err)
@@ -215,19 +215,19 @@ func (g *Gateway) Refund(ctx context.Context, req app.RefundRequest) (app.Receip
 	var reference string
 	err := g.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		now := g.now()
-		c, err := lockByReference(ctx, tx, req.Charge, now)
+		c, err := g.lockByReference(ctx, tx, req.Charge, now)
 		if errors.Is(err, sql.ErrNoRows) {
 			return framework.Permanent(fmt.Errorf("%w: refund of the unknown charge %q", ErrInvalid, req.Charge))
 		}
 		if err != nil {
 			return err
 		}
-		added, err := insertRefund(ctx, tx, req, "sandbox_re_"+events.NewID(), now)
+		added, err := g.insertRefund(ctx, tx, req, "sandbox_re_"+events.NewID(), now)
 		if err != nil {
 			return err
 		}
 		var charge string
-		if reference, charge, err = countRefund(ctx, tx, req.Key, now); err != nil {
+		if reference, charge, err = g.countRefund(ctx, tx, req.Key, now); err != nil {
 			return err
 		}
 		switch {
@@ -241,7 +241,7 @@ func (g *Gateway) Refund(ctx context.Context, req app.RefundRequest) (app.Receip
 			return framework.Permanent(fmt.Errorf("%w: refund of a charge that is %s", ErrInvalid, c.State))
 		}
 		c.State = stateRefunded
-		return setState(ctx, tx, c, now)
+		return g.setState(ctx, tx, c, now)
 	})
 	if err != nil {
 		return app.Receipt{}, fmt.Errorf("sandbox: refund: %w", err)

@@ -62,46 +62,63 @@ func (c *Charge) fields() []any {
 		&c.ChargeRequests, &c.VoidRequests, &c.CreatedAt}
 }
 
-func insertCharge(ctx context.Context, tx sqltx.Execer, c Charge) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO sandbox_charges
+// q returns the statement as the dialect writes it.
+func (g *Gateway) q(query string) string { return g.cfg.Dialect.Rebind(query) }
+
+// unlessThere ends an INSERT that changes, and counts, no row where the key has
+// one.
+func (g *Gateway) unlessThere() string {
+	if g.cfg.Dialect == sqltx.MySQL {
+		return ` ON DUPLICATE KEY UPDATE updated_at = updated_at`
+	}
+	return ` ON CONFLICT (idempotency_key) DO NOTHING`
+}
+
+func (g *Gateway) insertCharge(ctx context.Context, tx sqltx.Execer, c Charge) error {
+	_, err := tx.ExecContext(ctx, g.q(`INSERT INTO sandbox_charges
 		(idempotency_key, reference, order_id, amount, currency, state, created_at, updated_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (idempotency_key) DO NOTHING`,
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`+g.unlessThere()),
 		c.Key, c.Reference, c.OrderID, c.Amount.Amount, c.Amount.Currency, c.State, c.CreatedAt, c.CreatedAt)
 	return err
 }
 
-// countRequest counts one request of the key and returns its entry, locked: both
-// dialects lock a row that they update.
-func countRequest(ctx context.Context, tx sqltx.Execer, counter, key string, now int64) (Charge, error) {
+// countRequest counts one request of the key and returns its entry, locked: a
+// database locks a row that it updates.
+func (g *Gateway) countRequest(ctx context.Context, tx sqltx.Execer, counter, key string, now int64) (Charge, error) {
 	var c Charge
-	err := tx.QueryRowContext(ctx, `UPDATE sandbox_charges SET `+counter+` = `+counter+` + 1, updated_at = $1
-		WHERE idempotency_key = $2 RETURNING `+chargeColumns, now, key).Scan(c.fields()...)
+	if _, err := tx.ExecContext(ctx, g.q(`UPDATE sandbox_charges SET `+counter+` = `+counter+` + 1, updated_at = $1
+		WHERE idempotency_key = $2`), now, key); err != nil {
+		return c, err
+	}
+	err := tx.QueryRowContext(ctx, g.q(`SELECT `+chargeColumns+` FROM sandbox_charges WHERE idempotency_key = $1`), key).Scan(c.fields()...)
 	return c, err
 }
 
-func lockByReference(ctx context.Context, tx sqltx.Execer, reference string, now int64) (Charge, error) {
+func (g *Gateway) lockByReference(ctx context.Context, tx sqltx.Execer, reference string, now int64) (Charge, error) {
 	var c Charge
-	err := tx.QueryRowContext(ctx, `UPDATE sandbox_charges SET updated_at = $1
-		WHERE reference = $2 RETURNING `+chargeColumns, now, reference).Scan(c.fields()...)
+	if _, err := tx.ExecContext(ctx, g.q(`UPDATE sandbox_charges SET updated_at = $1 WHERE reference = $2`), now, reference); err != nil {
+		return c, err
+	}
+	err := tx.QueryRowContext(ctx, g.q(`SELECT `+chargeColumns+` FROM sandbox_charges WHERE reference = $1`), reference).Scan(c.fields()...)
 	return c, err
 }
 
-func setState(ctx context.Context, tx sqltx.Execer, c Charge, now int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE sandbox_charges SET state = $1, decline_reason = $2, updated_at = $3
-		WHERE idempotency_key = $4`, c.State, c.DeclineReason, now, c.Key)
+func (g *Gateway) setState(ctx context.Context, tx sqltx.Execer, c Charge, now int64) error {
+	_, err := tx.ExecContext(ctx, g.q(`UPDATE sandbox_charges SET state = $1, decline_reason = $2, updated_at = $3
+		WHERE idempotency_key = $4`), c.State, c.DeclineReason, now, c.Key)
 	return err
 }
 
-func setOrder(ctx context.Context, tx sqltx.Execer, c Charge) error {
-	_, err := tx.ExecContext(ctx, `UPDATE sandbox_charges SET order_id = $1, amount = $2, currency = $3
-		WHERE idempotency_key = $4`, c.OrderID, c.Amount.Amount, c.Amount.Currency, c.Key)
+func (g *Gateway) setOrder(ctx context.Context, tx sqltx.Execer, c Charge) error {
+	_, err := tx.ExecContext(ctx, g.q(`UPDATE sandbox_charges SET order_id = $1, amount = $2, currency = $3
+		WHERE idempotency_key = $4`), c.OrderID, c.Amount.Amount, c.Amount.Currency, c.Key)
 	return err
 }
 
-func insertRefund(ctx context.Context, tx sqltx.Execer, req app.RefundRequest, reference string, now int64) (bool, error) {
-	res, err := tx.ExecContext(ctx, `INSERT INTO sandbox_refunds
+func (g *Gateway) insertRefund(ctx context.Context, tx sqltx.Execer, req app.RefundRequest, reference string, now int64) (bool, error) {
+	res, err := tx.ExecContext(ctx, g.q(`INSERT INTO sandbox_refunds
 		(idempotency_key, reference, charge_reference, amount, currency, created_at, updated_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (idempotency_key) DO NOTHING`,
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`+g.unlessThere()),
 		req.Key, reference, req.Charge, req.Amount.Amount, req.Amount.Currency, now, now)
 	if err != nil {
 		return false, err
@@ -110,9 +127,12 @@ func insertRefund(ctx context.Context, tx sqltx.Execer, req app.RefundRequest, r
 	return n == 1, err
 }
 
-func countRefund(ctx context.Context, tx sqltx.Execer, key string, now int64) (reference, charge string, err error) {
-	err = tx.QueryRowContext(ctx, `UPDATE sandbox_refunds SET refund_requests = refund_requests + 1, updated_at = $1
-		WHERE idempotency_key = $2 RETURNING reference, charge_reference`, now, key).Scan(&reference, &charge)
+func (g *Gateway) countRefund(ctx context.Context, tx sqltx.Execer, key string, now int64) (reference, charge string, err error) {
+	if _, err := tx.ExecContext(ctx, g.q(`UPDATE sandbox_refunds SET refund_requests = refund_requests + 1, updated_at = $1
+		WHERE idempotency_key = $2`), now, key); err != nil {
+		return "", "", err
+	}
+	err = tx.QueryRowContext(ctx, g.q(`SELECT reference, charge_reference FROM sandbox_refunds WHERE idempotency_key = $1`), key).Scan(&reference, &charge)
 	return reference, charge, err
 }
 
@@ -128,11 +148,11 @@ type Query struct {
 
 // Charges returns entries of the ledger by key.
 func (g *Gateway) Charges(ctx context.Context, q Query) ([]Charge, error) {
-	rows, err := g.cfg.DB.QueryContext(ctx, `SELECT `+chargeColumns+`,
+	rows, err := g.cfg.DB.QueryContext(ctx, g.q(`SELECT `+chargeColumns+`,
 		(SELECT COALESCE(SUM(r.refund_requests), 0) FROM sandbox_refunds r WHERE r.charge_reference = sandbox_charges.reference)
 		FROM sandbox_charges
-		WHERE ($1 = '' OR order_id = $1) AND idempotency_key > $2
-		ORDER BY idempotency_key LIMIT $3`, q.OrderID, q.After, q.Limit)
+		WHERE ($1 = '' OR order_id = $2) AND idempotency_key > $3
+		ORDER BY idempotency_key LIMIT $4`), q.OrderID, q.OrderID, q.After, q.Limit)
 	if err != nil {
 		return nil, fmt.Errorf("sandbox: read charges: %w", err)
 	}
@@ -154,7 +174,7 @@ func (g *Gateway) Charges(ctx context.Context, q Query) ([]Charge, error) {
 // Summarize counts the ledger, or one order's part of it.
 func (g *Gateway) Summarize(ctx context.Context, orderID string) (Summary, error) {
 	var s Summary
-	err := g.cfg.DB.QueryRowContext(ctx, `SELECT
+	err := g.cfg.DB.QueryRowContext(ctx, g.q(`SELECT
 			COALESCE(SUM(requests), 0), COALESCE(SUM(captured), 0), COALESCE(SUM(refunded), 0), COALESCE(SUM(declined), 0),
 			COALESCE(SUM(voided), 0), COALESCE(SUM(opened), 0),
 			COALESCE(SUM(CASE WHEN captured > 0 THEN 1 ELSE 0 END), 0),
@@ -167,8 +187,8 @@ func (g *Gateway) Summarize(ctx context.Context, orderID string) (Summary, error
 				SUM(CASE WHEN state = 'declined' THEN 1 ELSE 0 END) AS declined,
 				SUM(CASE WHEN state = 'voided' THEN 1 ELSE 0 END) AS voided,
 				SUM(CASE WHEN state = 'open' THEN 1 ELSE 0 END) AS opened
-			FROM sandbox_charges WHERE ($1 = '' OR order_id = $1) GROUP BY order_id
-		) AS by_order`, orderID).Scan(&s.ChargeRequests, &s.Captured, &s.Refunded, &s.Declined, &s.Voided, &s.Open,
+			FROM sandbox_charges WHERE ($1 = '' OR order_id = $2) GROUP BY order_id
+		) AS by_order`), orderID, orderID).Scan(&s.ChargeRequests, &s.Captured, &s.Refunded, &s.Declined, &s.Voided, &s.Open,
 		&s.OrdersCharged, &s.OrdersChargedTwice)
 	if err != nil {
 		return Summary{}, fmt.Errorf("sandbox: summarize: %w", err)
