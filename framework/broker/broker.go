@@ -20,6 +20,10 @@
 //     its cause.
 //   - The delivery count starts at 1, grows with each redelivery and survives a
 //     crash. A nack of a released delivery does not grow it.
+//   - Where the adapter can, a crash counts against what ran and not against what
+//     only waited in the consumer, and what consumers left behind more than once
+//     runs one at a time, so that a message that kills the process does not take
+//     its neighbours along to the dead letters.
 //   - While the Gate is paused nothing is handed out, and nothing is fetched but
 //     what a fetch that was under way brings; what is held keeps its lease.
 //   - At most MaxInFlight messages are handed out and not yet settled; at most
@@ -216,6 +220,9 @@ type Features struct {
 	HoldsDelay bool
 	// MaxMessageBytes is the largest message, metadata included.
 	MaxMessageBytes int
+	// ClaimCheckAbove is the message size from which payloads are stored beside the
+	// broker, which carries a reference to them; 0: none is.
+	ClaimCheckAbove int
 	// MaxMetadataEntries is the most metadata entries on one message.
 	MaxMetadataEntries int
 	// DeliveryCount: the count survives a crash of the consumer.

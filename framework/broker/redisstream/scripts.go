@@ -110,8 +110,9 @@ return gone`)
 
 // claimScript takes over what the pseudo consumer ARGV[5] holds and, when
 // ARGV[6] is 1, what has been idle for ARGV[3] milliseconds; ARGV[4] entries at
-// most. It returns {entries, counts, gone, own}: counts in the order of entries,
-// own being pairs of id and count that this consumer let idle for so long.
+// most. Their counts stay as they are: a delivery counts when a handler gets the
+// entry. It returns {entries, counts, gone, own}: counts, this delivery included,
+// in the order of entries, own being pairs of id and count that this consumer let idle for so long.
 var claimScript = redis.NewScript(ownedPrelude + `
 local limit, released = tonumber(ARGV[4]), ARGV[5]
 local ids, count, own, gone, got = {}, {}, {}, {}, {}
@@ -132,7 +133,16 @@ if ARGV[6] == '1' and #ids < limit then
   end
 end
 if #ids > 0 then
-  claim(me, ids, got, {})
+  local byCount, order = {}, {}
+  for _, id in ipairs(ids) do
+    local n = count[id] - 1
+    if not byCount[n] then
+      byCount[n] = {}
+      order[#order + 1] = n
+    end
+    table.insert(byCount[n], id)
+  end
+  for _, n in ipairs(order) do claim(me, byCount[n], got, {'RETRYCOUNT', n}) end
   clear(ids, got, false, gone)
 end
 local counts = {}

@@ -144,8 +144,9 @@ func (s *source) Reclaim(ctx context.Context, limit int, mine func(string) bool)
 	for i, row := range claimed {
 		id, fields := parseEntry(row)
 		count, _ := counts[i].(int64)
-		entries = append(entries, &lanes.Entry{ID: id, Pos: parseID(id), Stored: int(count), Raw: fields})
+		entries = append(entries, &lanes.Entry{ID: id, Pos: parseID(id), Stored: int(count), Raw: fields, Left: true})
 	}
+	slices.SortFunc(entries, func(a, b *lanes.Entry) int { return a.Pos.Compare(b.Pos) })
 	// Entries that Redis gave to this consumer in an answer that never arrived.
 	var orphans []lanes.Ref
 	for i := 0; i+1 < len(own) && len(entries)+len(orphans) < limit; i += 2 {

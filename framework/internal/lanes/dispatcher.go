@@ -28,12 +28,14 @@ type dispatcher struct {
 	table    map[string]*Entry
 	lanes    map[string]*lane
 	ready    laneQueue
+	suspects laneQueue // ready too; only one of them runs at a time
 	loads    laneQueue
 	delayed  dueHeap
 	draining bool
 	limit    int // how many may run, while the gate is not open; else broker.NoLimit
 
 	waitingN, runningN, loadingN, heldN int
+	aloneN                              int // suspects that run: 0 or 1
 
 	acks   []*Entry      // settled, to be sent
 	acksOn chan struct{} // acks is not empty
@@ -68,7 +70,7 @@ func (d *dispatcher) add(entries []*Entry) (release []*Entry) {
 		if _, twice := d.table[e.ID]; twice {
 			continue
 		}
-		e.index, e.renewed = -1, now
+		e.index, e.renewed, e.uncounted = -1, now, e.Left
 		d.table[e.ID] = e
 		if d.draining {
 			e.state = settled
@@ -113,7 +115,7 @@ func (d *dispatcher) place(l *lane, e *Entry) {
 		}
 	case laneReady, laneRunning:
 		// Too many behind busy keys would leave no room for the other keys.
-		if (l.head != e || l.state == laneRunning) && d.waitingN-d.ready.n > d.maxInFlight/2 {
+		if (l.head != e || l.state == laneRunning) && d.waitingN-d.ready.n-d.suspects.n > d.maxInFlight/2 {
 			d.park(e)
 		}
 	}
@@ -127,6 +129,7 @@ func (d *dispatcher) park(e *Entry) {
 	e.state, e.due = held, time.Time{}
 	e.Raw, e.msg, e.err = nil, nil, nil
 	e.Stored--
+	e.uncounted = false
 	d.waitingN--
 	d.heldN++
 }
@@ -146,7 +149,11 @@ func (d *dispatcher) advance(l *lane) {
 	switch e.state {
 	case waiting:
 		l.state = laneReady
-		d.ready.push(l)
+		if e.suspect() {
+			d.suspects.push(l)
+		} else {
+			d.ready.push(l)
+		}
 		d.work.Signal()
 	case loading:
 		l.state = laneLoading
@@ -178,7 +185,7 @@ func (d *dispatcher) next() (*Entry, bool) {
 			d.work.Wait()
 			continue
 		}
-		l := d.ready.pop()
+		l := d.popReady()
 		if l == nil {
 			d.work.Wait()
 			continue
@@ -188,6 +195,14 @@ func (d *dispatcher) next() (*Entry, bool) {
 			d.advance(l)
 			continue
 		}
+		if e.suspect() {
+			if d.aloneN > 0 { // it came to the head of a lane that was ready
+				d.suspects.push(l)
+				continue
+			}
+			e.alone = true
+			d.aloneN++
+		}
 		l.pop()
 		l.state = laneRunning
 		e.state = running
@@ -196,6 +211,38 @@ func (d *dispatcher) next() (*Entry, bool) {
 		d.signalRoom()
 		return e, true
 	}
+}
+
+// popReady returns the next lane to run. Suspects come first, one at a time: when
+// the process dies, it is of that one.
+func (d *dispatcher) popReady() *lane {
+	if d.aloneN == 0 {
+		if l := d.suspects.pop(); l != nil {
+			return l
+		}
+	}
+	return d.ready.pop()
+}
+
+// ended gives up what a running entry held.
+func (d *dispatcher) ended(e *Entry) {
+	d.runningN--
+	if e.alone {
+		e.alone = false
+		d.aloneN--
+		d.work.Signal()
+	}
+	d.signalWork()
+}
+
+// count marks the present delivery of a running entry as one that the broker has
+// to have on record. It returns the entry's state, or false when its lease is
+// gone.
+func (d *dispatcher) count(e *Entry) (Ref, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.uncounted = false
+	return e.ref(), !e.lost
 }
 
 // began registers how to cancel a running entry. It returns false when its
@@ -235,8 +282,7 @@ func (d *dispatcher) drop(e *Entry) {
 
 // leave ends e's run; its lane goes on.
 func (d *dispatcher) leave(e *Entry) {
-	d.runningN--
-	d.signalWork()
+	d.ended(e)
 	e.cancel = nil
 	if l := e.lane; !d.draining && (l.key != "" || l.head != nil) {
 		d.advance(l)
@@ -260,8 +306,7 @@ func (d *dispatcher) hold(e *Entry, due time.Time, uncounted bool) (kept, droppe
 		e.Stored--
 	}
 	e.Raw, e.msg, e.err, e.cancel = nil, nil, nil, nil
-	d.runningN--
-	d.signalWork()
+	d.ended(e)
 	if d.draining {
 		e.state = settled
 		return false, false
@@ -315,7 +360,7 @@ func (d *dispatcher) giveBack(e *Entry) (release []*Entry) {
 func (d *dispatcher) unbegun(e *Entry) (release bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.runningN--
+	d.ended(e)
 	e.state, e.cancel = settled, nil
 	if e.lost {
 		delete(d.table, e.ID)
@@ -350,7 +395,7 @@ func (d *dispatcher) roomLocked() int {
 	if free <= 0 || d.heldN >= d.maxHeld || len(d.acks) > 4*d.maxInFlight+1000 {
 		return 0
 	}
-	if d.ready.n <= d.workers || free >= d.maxInFlight/2 {
+	if d.ready.n+d.suspects.n <= d.workers || free >= d.maxInFlight/2 {
 		return free
 	}
 	return 0
@@ -405,6 +450,7 @@ func (d *dispatcher) takeLoads(limit int) (loads []*Entry, refs []Ref, next time
 			(n == 0 || d.resident() < d.maxInFlight); e, n = e.next, n+1 {
 			e.state = loading
 			e.Stored++
+			e.uncounted = e.Left
 			d.heldN--
 			d.loadingN++
 			loads = append(loads, e)
@@ -444,6 +490,7 @@ func (d *dispatcher) loaded(entries []*Entry, raw map[string]any, failed bool, r
 		case failed:
 			e.state, e.due = held, retryAt
 			e.Stored--
+			e.uncounted = false
 			d.heldN++
 		default:
 			e.state, e.renewed = waiting, now
@@ -574,7 +621,7 @@ func (d *dispatcher) drain() (release []*Entry) {
 		l.head, l.tail = nil, nil
 	}
 	d.lanes = map[string]*lane{}
-	d.ready, d.loads, d.delayed = laneQueue{}, laneQueue{}, nil
+	d.ready, d.suspects, d.loads, d.delayed = laneQueue{}, laneQueue{}, laneQueue{}, nil
 	d.waitingN, d.heldN = 0, 0
 	d.work.Broadcast()
 	d.room.Broadcast()

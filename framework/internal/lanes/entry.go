@@ -33,18 +33,25 @@ type Entry struct {
 	Stored int
 	// Raw is the body as the broker gave it. It is nil while the entry is held.
 	Raw any
+	// Left says that a consumer left the entry behind, and that the broker's record
+	// is without the present delivery: it is written when a worker takes the
+	// entry, so that a crash counts against what ran and not against what waited.
+	Left bool
 	// Delay is how long a released entry should stay out of everybody's reach.
 	Delay time.Duration
 
-	key     string
-	msg     *message.Message
-	err     error
-	state   state
-	lost    bool
-	renewed time.Time
-	due     time.Time
-	index   int // in the heap of delayed entries; -1 when not there
-	cancel  context.CancelCauseFunc
+	key   string
+	msg   *message.Message
+	err   error
+	state state
+	lost  bool
+	// uncounted: the record is still without the present delivery.
+	uncounted bool
+	alone     bool // it runs as the one suspect
+	renewed   time.Time
+	due       time.Time
+	index     int // in the heap of delayed entries; -1 when not there
+	cancel    context.CancelCauseFunc
 
 	lane *lane
 	next *Entry
@@ -54,7 +61,20 @@ type Entry struct {
 // Position returns e.Pos.
 func (e *Entry) Position() Pos { return e.Pos }
 
-func (e *Entry) ref() Ref { return Ref{ID: e.ID, Pos: e.Pos, Stored: max(e.Stored, 0)} }
+func (e *Entry) ref() Ref {
+	stored := e.Stored
+	if e.uncounted {
+		stored--
+	}
+	return Ref{ID: e.ID, Pos: e.Pos, Stored: max(stored, 0)}
+}
+
+// suspectFrom is the delivery from which an entry that consumers left behind runs
+// by itself: two of them may have died of it.
+const suspectFrom = 3
+
+// suspect tells whether consumers may have died of the entry.
+func (e *Entry) suspect() bool { return e.Left && e.Stored >= suspectFrom }
 
 type state uint8
 

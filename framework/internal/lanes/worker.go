@@ -47,6 +47,9 @@ func (p *pump) decode(e *Entry) (msg *message.Message, err error) {
 
 // handOut gives e to the subscriber's channel and settles it by what comes back.
 func (p *pump) handOut(e *Entry) {
+	if e.Left && !p.record(e) {
+		return
+	}
 	msg := e.msg
 	delivery := middleware.NewDelivery(p.cfg.Group, e.Stored, p.draining)
 	ctx, cancel := context.WithCancelCause(middleware.WithDelivery(p.base, delivery))
@@ -72,6 +75,25 @@ func (p *pump) handOut(e *Entry) {
 		// else works on the message meanwhile.
 		p.d.drop(e)
 	}
+}
+
+// record writes the count of an entry that a consumer left behind, before the
+// handler gets it. Where that fails the entry waits a little.
+func (p *pump) record(e *Entry) bool {
+	p.storing.Lock()
+	ref, ours := p.d.count(e)
+	var lost []string
+	var err error
+	if ours {
+		lost, err = p.src.Renew(p.base, []Ref{ref})
+	}
+	p.storing.Unlock()
+	p.lose(lost)
+	if err != nil {
+		p.log.WarnContext(p.base, "count of a message that another consumer left not written; it waits", "id", e.ID, "error", err)
+		p.back(e, malformedDelay, true, false)
+	}
+	return err == nil
 }
 
 func (p *pump) unbegun(e *Entry) {
