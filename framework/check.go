@@ -84,6 +84,7 @@ func (a *App) check() []error {
 			refuse(RuleOrder, fmt.Sprintf("OrderByKey on broker %q, which keeps no order", a.cfg.Broker.Name()),
 				"events of one key would overtake each other", "choose a broker with order per key, or leave OrderByKey out")
 		}
+		a.checkNeeds(h, features, refuse)
 		a.checkDeadLetters(h, features, refuse)
 		if !a.checkPolicy(h, refuse) {
 			continue

@@ -29,6 +29,9 @@ type policy struct {
 	ratePerSecond float64
 	rateBurst     int
 	breaker       *middleware.BreakerConfig
+	needDelay     time.Duration
+	needPayload   int
+	needReplay    bool
 }
 
 func policyFrom(p config.Profile) policy {

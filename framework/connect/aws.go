@@ -13,21 +13,9 @@ import (
 // openAWS opens the broker on SQS or on SNS with SQS.
 func (c *Connections) openAWS(ctx context.Context, p config.Profile, logger *slog.Logger) error {
 	a := p.Broker.AWS
-	groups, err := a.GroupsByTopic()
+	cfg, err := awsConfig(p, logger)
 	if err != nil {
-		return fault("broker.aws.groups", "", err, "write topic=group for each")
-	}
-	topology := sqs.Topology(a.Topology)
-	if topology == "" {
-		topology = sqs.TopologyEnsure
-		if slices.Contains(shared, p.Env) {
-			topology = sqs.TopologyVerify
-		}
-	}
-	cfg := sqs.Config{
-		Mode: sqs.Mode(p.Broker.Kind), FIFO: a.FIFO, Region: a.Region, Endpoint: a.Endpoint, AccountID: a.AccountID,
-		Prefix: p.Broker.Prefix, Topology: topology, Groups: groups, MaxMessageBytes: a.MaxMessageBytes,
-		MaxReceiveCount: a.MaxReceiveCount, Retention: p.Broker.Retention, WaitTime: a.WaitTime, KMSKey: a.KMSKey, Logger: logger,
+		return err
 	}
 	if url := a.ClaimCheckURL.Reveal(); url != "" {
 		const key = "broker.aws.claim_check_url"
@@ -48,4 +36,26 @@ func (c *Connections) openAWS(ctx context.Context, p config.Profile, logger *slo
 	c.onClose(b.Close)
 	c.Broker = b
 	return nil
+}
+
+// awsConfig is what the profile says of the broker, without a store for large
+// payloads.
+func awsConfig(p config.Profile, logger *slog.Logger) (sqs.Config, error) {
+	a := p.Broker.AWS
+	groups, err := a.GroupsByTopic()
+	if err != nil {
+		return sqs.Config{}, fault("broker.aws.groups", "", err, "write topic=group for each")
+	}
+	topology := sqs.Topology(a.Topology)
+	if topology == "" {
+		topology = sqs.TopologyEnsure
+		if slices.Contains(shared, p.Env) {
+			topology = sqs.TopologyVerify
+		}
+	}
+	return sqs.Config{
+		Mode: sqs.Mode(p.Broker.Kind), FIFO: a.FIFO, Region: a.Region, Endpoint: a.Endpoint, AccountID: a.AccountID,
+		Prefix: p.Broker.Prefix, Topology: topology, Groups: groups, MaxMessageBytes: a.MaxMessageBytes,
+		MaxReceiveCount: a.MaxReceiveCount, Retention: p.Broker.Retention, WaitTime: a.WaitTime, KMSKey: a.KMSKey, Logger: logger,
+	}, nil
 }

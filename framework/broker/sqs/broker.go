@@ -282,7 +282,7 @@ func (b *Broker) Features() broker.Features {
 		Durable:             true,
 	}
 	if b.cfg.Payloads != nil {
-		f.MaxMessageBytes = 0
+		f.MaxMessageBytes, f.ClaimCheckAbove = 0, b.cfg.MaxMessageBytes
 	}
 	return f
 }
