@@ -19,8 +19,8 @@ type admin struct{ b *Broker }
 // for a key which another member has.
 func (a admin) Stats(ctx context.Context, sub broker.Subscription) (broker.Stats, error) {
 	var stats broker.Stats
-	d, t := a.b.d, a.b.d.table(sub.Topic)
-	id, err := a.b.groupID(ctx, sub.Topic, sub.Group)
+	d, t := a.b.d, a.b.table(sub.Topic)
+	id, err := a.b.groupID(ctx, t, sub.Group)
 	if noTable(err) || err == nil && id == 0 {
 		return stats, nil
 	}
@@ -54,7 +54,7 @@ FROM (SELECT
 // Depth counts the rows of the topic's table.
 func (a admin) Depth(ctx context.Context, topic string) (int64, error) {
 	var n int64
-	err := a.b.db.QueryRowContext(ctx, a.b.d.fill(`SELECT count(*) FROM {t}`, a.b.d.table(topic))).Scan(&n)
+	err := a.b.db.QueryRowContext(ctx, a.b.d.fill(`SELECT count(*) FROM {t}`, a.b.table(topic))).Scan(&n)
 	if noTable(err) {
 		return 0, nil
 	} else if err != nil {
@@ -66,7 +66,7 @@ func (a admin) Depth(ctx context.Context, topic string) (int64, error) {
 // Browse reads the table by page. A row that can't be decoded is yielded as raw
 // bytes with the reason under broker.MalformedReasonKey.
 func (a admin) Browse(ctx context.Context, topic string, since time.Time) iter.Seq2[broker.Stored, error] {
-	d, t := a.b.d, a.b.d.table(topic)
+	d, t := a.b.d, a.b.table(topic)
 	return func(yield func(broker.Stored, error) bool) {
 		fail := func(err error) {
 			yield(broker.Stored{}, fmt.Errorf("sqldb: browse topic %q: %w", topic, err))
@@ -144,7 +144,7 @@ func (a admin) Delete(ctx context.Context, topic string, positions ...string) (i
 		}
 		offs = append(offs, off)
 	}
-	n, err := a.b.deleteRows(ctx, a.b.d.table(topic), offs)
+	n, err := a.b.deleteRows(ctx, a.b.table(topic), offs)
 	if noTable(err) {
 		return 0, nil
 	} else if err != nil {

@@ -44,6 +44,9 @@ type Config struct {
 	DB *sql.DB
 	// Dialect is the database's.
 	Dialect sqltx.Dialect
+	// Prefix stands before each topic, so that systems can share a database: the
+	// table is that of MessagesTable(Dialect, Prefix+topic). Default none.
+	Prefix string
 	// PollInterval is how often an idle subscription looks for messages that no
 	// wake-up announced: those of another process, or of a transaction. Default
 	// 100 ms; on Postgres with the pgx driver, where NOTIFY announces them,

@@ -24,9 +24,11 @@ type claiming struct {
 	pos   int64 // the group's position
 	now   int64
 
-	busy  map[uint64]bool // keys that must wait, in an ordered group
-	aside int             // messages that wait for a key
-	dues  []dueClaim
+	busy map[uint64]bool // keys that must wait, in an ordered group
+	// waiting are the keys of messages that are set aside.
+	waiting map[uint64]bool
+	aside   int // messages that wait for a key
+	dues    []dueClaim
 
 	taken  []item // sorted in the end; counts as to be stored
 	bodies map[int64]*row
@@ -91,7 +93,7 @@ func (s *source) tryClaim(ctx context.Context, limit int) (result, error) {
 		}
 	}
 	s.mu.Lock()
-	s.setAside = c.aside > 0
+	s.setAside = c.waiting
 	s.position = c.next
 	s.hasGaps = s.hasGaps || len(c.gaps) > 0
 	s.mu.Unlock()
@@ -255,6 +257,16 @@ func (c *claiming) passOver(it item) {
 	}
 }
 
+func (c *claiming) setAside(it item) {
+	c.aside++
+	if it.key != 0 {
+		if c.waiting == nil {
+			c.waiting = make(map[uint64]bool)
+		}
+		c.waiting[it.key] = true
+	}
+}
+
 // takeDue takes over what others gave back or left behind, lowest number first.
 func (c *claiming) takeDue(ctx context.Context) error {
 	type ref struct {
@@ -279,7 +291,7 @@ func (c *claiming) takeDue(ctx context.Context) error {
 			c.passOver(r.it)
 		case c.s.mine(entryID(r.it.off)), c.blocked(r.it):
 			c.passOver(r.it)
-			c.aside++
+			c.setAside(r.it)
 		default:
 			take = append(take, r)
 		}
@@ -329,7 +341,7 @@ func (c *claiming) take(rows []*row) int {
 			}
 			it.count = 0
 			c.wait = append(c.wait, it)
-			c.aside++
+			c.setAside(it)
 			continue
 		}
 		c.taken = append(c.taken, it)

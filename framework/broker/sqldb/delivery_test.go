@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -197,7 +198,7 @@ func TestOrderAcrossMembers(t *testing.T) {
 		var subs []message.Subscriber
 		for i := range members {
 			ch, sub := subscribe(t, b, topic, broker.SubscriberConfig{
-				Group: "g", Order: true, Concurrency: 3, MaxInFlight: 10, NackDelay: 10 * time.Millisecond, Lease: broker.MinLease,
+				Group: "g", Order: true, Concurrency: 3, MaxInFlight: 10, NackDelay: 10 * time.Millisecond,
 			})
 			subs = append(subs, sub)
 			go func() {
@@ -240,7 +241,9 @@ func TestOrderAcrossMembers(t *testing.T) {
 			require.FailNow(t, f)
 		case <-time.After(patience):
 			mu.Lock()
-			require.FailNow(t, "not everything arrived", "%d left", left)
+			n := left
+			mu.Unlock()
+			require.FailNow(t, "not everything arrived", "%d left", n)
 		}
 		mu.Lock()
 		require.Equal(t, want, got)
@@ -474,6 +477,54 @@ func TestNoGroupNoCleaning(t *testing.T) {
 	floor, err = b.Floor(context.Background(), "dlq")
 	require.NoError(t, err)
 	require.Zero(t, floor)
+}
+
+// B09: a backlog of 100,000 stays in the database.
+func TestBacklog_B09(t *testing.T) {
+	// One after the other, since they measure memory.
+	for name, d := range dialects {
+		t.Run(name, func(t *testing.T) { testBacklog(t, d, openDB(t, d, d.dsn(t))) })
+	}
+}
+
+func testBacklog(t *testing.T, d dialect, db *sql.DB) {
+	b := d.open(t, db, sqldb.Config{})
+	topic := unique("backlog")
+	const total, inFlight = 100_000, 40
+	for i := 0; i < total; i += 5_000 {
+		publish(t, b, topic, msgs(i, i+5_000, nil)...)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	ch, _ := subscribe(t, b, topic, broker.SubscriberConfig{Group: "g", Order: true, Concurrency: 4, MaxInFlight: inFlight})
+	ackAll(t, ch, 500)
+	held := receive(t, ch)
+	s := stats(t, b, topic, "g")
+	require.LessOrEqual(t, s.Pending, int64(2*inFlight), "and acks on their way")
+	require.GreaterOrEqual(t, s.Lag, int64(total-501-2*inFlight))
+	require.Less(t, heap(), before+8<<20)
+	held.Ack()
+}
+
+// Two systems share a database by a prefix.
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, d dialect, db *sql.DB) {
+		a, b := d.open(t, db, sqldb.Config{Prefix: "a."}), d.open(t, db, sqldb.Config{Prefix: "b."})
+		publish(t, a, "t", msgs(0, 1, nil)...)
+		publish(t, b, "t", msgs(1, 2, nil)...)
+		ofA, _ := subscribe(t, a, "t", broker.SubscriberConfig{Group: "g"})
+		ofB, _ := subscribe(t, b, "t", broker.SubscriberConfig{Group: "g"})
+		require.Equal(t, []string{"m00000"}, ackAll(t, ofA, 1))
+		require.Equal(t, []string{"m00001"}, ackAll(t, ofB, 1))
+		settles(t, a, "t", "g")
+		require.Equal(t, 1, count(t, db, `SELECT count(*) FROM `+d.table("a.t")))
+	})
 }
 
 // Numbers that were set back would leave a group above every row for ever.

@@ -64,13 +64,15 @@ type dialect struct {
 // table is a topic's table.
 type table struct {
 	topic  string
+	full   string // with the prefix
 	name   string // unquoted
 	quoted string
 }
 
-func (d *dialect) table(topic string) table {
-	name := MessagesTable(d.name, topic)
-	return table{topic: topic, name: name, quoted: d.quote(name)}
+func (b *Broker) table(topic string) table {
+	full := b.cfg.Prefix + topic
+	name := MessagesTable(b.d.name, full)
+	return table{topic: topic, full: full, name: name, quoted: b.d.quote(name)}
 }
 
 // bind writes the placeholders of q as the database wants them. No query has a

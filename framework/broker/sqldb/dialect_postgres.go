@@ -93,7 +93,7 @@ func postgres() *dialect {
 }
 
 // stockOffsets is the table in which a stock subscriber keeps its groups.
-func stockOffsets(t table) string { return tablePrefix + offsetsPrefix + t.topic }
+func stockOffsets(t table) string { return tablePrefix + offsetsPrefix + t.full }
 
 // ensureOffsetIndex gives a table that a stock process made, or one that is new,
 // the index by which claims read. The unique index of the stock table starts

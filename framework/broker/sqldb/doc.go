@@ -1,5 +1,5 @@
 // Package sqldb is the broker on a SQL database: Postgres 13 or later, MySQL
-// 8.0 or MariaDB 10.6 or later, SQLite 3.38 or later in WAL mode. Messages live
+// 8.0 or MariaDB 10.6 or later, SQLite 3.35 or later in WAL mode. Messages live
 // in tables of the shape that watermill-sql (and watermill-sqlite) uses, so that
 // a stock process can be at the other end; the loops and the delivery state are
 // its own.

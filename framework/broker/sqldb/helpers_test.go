@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/broker/sqldb"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -137,4 +136,3 @@ func (d dialect) bind(q string) string {
 	return q
 }
 
-var _ = sqldb.Name

@@ -182,6 +182,54 @@ func TestServerCrash(t *testing.T) {
 	settles(t, b, "t", "g")
 }
 
+// What a crash of the server takes of the last claims: the rows, and the
+// position that they moved. Their member makes them again; nothing is handled
+// twice or skipped, also by a second member.
+func TestForgottenClaims(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"ack first", "claim first"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			b, _, db := twoBrokers(t, sqldb.Config{PollInterval: 50 * time.Millisecond})
+			publish(t, b, "t", msgs(0, 10, nil)...)
+			cfg := broker.SubscriberConfig{Group: "g", Concurrency: 2, MaxInFlight: 4}
+			ch, _ := subscribe(t, b, "t", cfg)
+			got := ackAll(t, ch, 2)
+			held := []*message.Message{receive(t, ch), receive(t, ch)}
+			// Nothing of these is acked; the first two may be or not.
+			require.Eventually(t, func() bool { return stats(t, b, "t", "g").Pending <= 4 }, patience, 5*time.Millisecond)
+			_, err := db.Exec(`WITH c AS (DELETE FROM headrace_sql_claims) UPDATE headrace_sql_groups SET position = 2`)
+			require.NoError(t, err)
+			if first == "claim first" {
+				publish(t, b, "t", msgs(10, 12, nil)...)
+			}
+			for _, m := range held {
+				got = append(got, m.UUID)
+				m.Ack()
+			}
+			if first == "ack first" {
+				publish(t, b, "t", msgs(10, 12, nil)...)
+			}
+			other, _ := subscribe(t, b, "t", cfg)
+			for len(got) < 12 {
+				select {
+				case m := <-ch:
+					got = append(got, m.UUID)
+					m.Ack()
+				case m := <-other:
+					got = append(got, m.UUID)
+					m.Ack()
+				case <-time.After(patience):
+					require.FailNow(t, "skipped", "%v", got)
+				}
+			}
+			require.ElementsMatch(t, uuids(msgs(0, 12, nil)), got)
+			settles(t, b, "t", "g")
+			receiveNone(t, ch, 100*time.Millisecond)
+		})
+	}
+}
+
 // A role without the right to create tables works with those that are there,
 // and is told plainly when one is missing.
 func TestRoleWithoutDDL(t *testing.T) {

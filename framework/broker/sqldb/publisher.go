@@ -113,7 +113,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 		rows, at = append(rows, e), append(at, i)
 	}
 	if len(rows) > 0 {
-		t := p.b.d.table(topic)
+		t := p.b.table(topic)
 		err := p.store(ctx, t, rows)
 		if rejected(err) && len(rows) > 1 && !p.in {
 			// One of them is to blame: find out which.

@@ -66,7 +66,7 @@ type source struct {
 	mu       sync.Mutex
 	at       map[int64]*claimed // by number
 	position int64              // of the group, after this member's last claim
-	setAside bool               // the group has messages that wait for a key
+	setAside map[uint64]bool    // keys for which messages waited at the last claim
 	hasGaps  bool
 }
 
@@ -213,14 +213,49 @@ func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
 	if err != nil {
 		return fmt.Errorf("ack %d messages of %s: %w", len(entries), s.t.quoted, err)
 	}
+	freed := s.frees(changes)
 	s.apply(changes)
-	s.mu.Lock()
-	others := s.setAside
-	s.mu.Unlock()
-	if others { // a key may be free now
+	if freed {
 		s.b.wake.everywhere(s.t.name)
 	}
 	return nil
+}
+
+// frees tells whether the changes leave this member without a key for which
+// messages were set aside.
+func (s *source) frees(changes []change) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.setAside) == 0 {
+		return false
+	}
+	gone := make(map[int64]struct{})
+	freed := make(map[uint64]struct{})
+	for _, ch := range changes {
+		for _, off := range ch.gone {
+			gone[off] = struct{}{}
+			if i, ok := ch.claim.index(off); ok {
+				if key := ch.claim.items[i].key; s.setAside[key] {
+					freed[key] = struct{}{}
+				}
+			}
+		}
+	}
+	if len(freed) == 0 {
+		return false
+	}
+	for off, c := range s.at {
+		if _, out := gone[off]; out {
+			continue
+		}
+		if i, ok := c.index(off); ok {
+			delete(freed, c.items[i].key)
+		}
+	}
+	for key := range freed {
+		delete(s.setAside, key) // once
+	}
+	return len(freed) > 0
 }
 
 // Renew extends the leases of the claims and writes the counts.

@@ -41,7 +41,7 @@ func (b *Broker) ensureTopic(ctx context.Context, topic string) (table, error) {
 	if ok {
 		return t, nil
 	}
-	t = b.d.table(topic)
+	t = b.table(topic)
 	there, err := b.exists(ctx, t)
 	if err == nil && !there {
 		ddl := make([]string, len(b.d.createMessages))
@@ -147,14 +147,14 @@ func (b *Broker) ensureGroup(ctx context.Context, t table, group string) (int64,
 	if err := b.ensureState(ctx); err != nil {
 		return 0, err
 	}
-	id, err := b.groupID(ctx, t.topic, group)
+	id, err := b.groupID(ctx, t, group)
 	if err == nil && id == 0 {
 		err = sqltx.Run(ctx, b.db, sqltx.Options{Dialect: b.d.name}, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, b.d.bind(b.d.insertGroup), groupKey(t.topic, group), t.name, shown(t.topic), shown(group))
+			_, err := tx.ExecContext(ctx, b.d.bind(b.d.insertGroup), groupKey(t.full, group), t.name, shown(t.full), shown(group))
 			return err
 		})
 		if err == nil {
-			id, err = b.groupID(ctx, t.topic, group)
+			id, err = b.groupID(ctx, t, group)
 		}
 	}
 	if err != nil {
@@ -164,9 +164,9 @@ func (b *Broker) ensureGroup(ctx context.Context, t table, group string) (int64,
 }
 
 // groupID is 0 when there is no such group.
-func (b *Broker) groupID(ctx context.Context, topic, group string) (int64, error) {
+func (b *Broker) groupID(ctx context.Context, t table, group string) (int64, error) {
 	var id int64
-	err := b.db.QueryRowContext(ctx, b.d.bind(`SELECT id FROM headrace_sql_groups WHERE group_key = ?`), groupKey(topic, group)).Scan(&id)
+	err := b.db.QueryRowContext(ctx, b.d.bind(`SELECT id FROM headrace_sql_groups WHERE group_key = ?`), groupKey(t.full, group)).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
