@@ -22,6 +22,14 @@ func (p Program[S]) command(args []string) (command, error) {
 		return p.explain, nil
 	case "config --json":
 		return p.explainJSON, nil
+	case "needs":
+		return p.needs, nil
+	case "needs --json":
+		return p.needsJSON, nil
+	case "explain":
+		return p.pipeline, nil
+	case "explain --json":
+		return p.pipelineJSON, nil
 	case "trial":
 		return p.trial, nil
 	case "help", "--help", "-h":
@@ -39,6 +47,10 @@ Usage:
   %[1]s healthcheck     ask the service on this machine whether it is ready
   %[1]s config          show every setting: its variable, its value and where that comes from
   %[1]s config --json   the same for programs
+  %[1]s needs           compare what the handlers need with what the profile's broker gives
+  %[1]s needs --json    the same for programs
+  %[1]s explain         show how each handler runs: its stack, every number and where that comes from
+  %[1]s explain --json  the same for programs
   %[1]s trial           try dead letters, read from standard input, without effect (headrace dlq trial)
   %[1]s help            this text
 

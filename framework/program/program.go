@@ -6,7 +6,7 @@
 //	func main() { service.Program().Main() }
 //
 // The program's commands are the same in every service: none to serve, migrate,
-// healthcheck, config, trial and help.
+// healthcheck, config, needs, trial and help.
 //
 // It imports package connect and with it every driver and adapter; package
 // framework never imports it.
@@ -60,7 +60,7 @@ type Call struct {
 	Environ []string
 	// Stdin gives trial its dead letters. Default: os.Stdin.
 	Stdin io.Reader
-	// Stdout receives the log, and what config, trial and help print. Default:
+	// Stdout receives the log, and what config, needs, trial and help print. Default:
 	// os.Stdout.
 	Stdout io.Writer
 	// Stderr receives what config finds wrong, and the log of trial. Default:

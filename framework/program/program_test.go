@@ -301,7 +301,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 	for _, arg := range []string{"help", "--help", "-h"} {
 		out, err := programtest.Command(t, lampsProgram(), nil, arg)
 		require.NoError(t, err)
-		for _, command := range []string{"migrate", "healthcheck", "config", "config --json", "help"} {
+		for _, command := range []string{"migrate", "healthcheck", "config", "config --json", "needs", "needs --json", "trial", "help"} {
 			require.Contains(t, out, "smart-lamps "+command)
 		}
 	}

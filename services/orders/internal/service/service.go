@@ -27,9 +27,14 @@ func Program() program.Program[Settings] {
 	return program.Program[Settings]{Name: Name, Files: orders.Files, Build: New}
 }
 
+// maxEventBytes is the largest event of the service: the longest order, with what
+// a line, the customer and the envelope take at most.
+func maxEventBytes(lines int) int { return 8<<10 + lines*512 }
+
 // New wires the service on base, which has the service's name, profile and
 // connections. It opens nothing and starts nothing; the schema must be current.
 func New(_ context.Context, s Settings, base framework.Config) (*framework.App, error) {
+	base.MaxEventBytes = maxEventBytes(s.Orders.MaxLines)
 	a, err := framework.New(base)
 	if err != nil {
 		return nil, err
