@@ -323,6 +323,37 @@ func wasDeletedBefore(s *strictSQS, in *awssqs.DeleteMessageBatchInput, receipt 
 	return false
 }
 
+// What was handled while deletes failed for longer than the lease is deleted by its
+// new receipt when it comes again, and not handled again.
+func TestAHandledMessageIsNotHandledAgain_B24(t *testing.T) {
+	t.Parallel()
+	s := newStrict()
+	b := onStrict(t, s, nil)
+	begun := time.Now()
+	s.onDelete = func(int, *awssqs.DeleteMessageBatchInput) (map[string]bool, func(*awssqs.DeleteMessageBatchOutput), error) {
+		if time.Since(begun) < 4*time.Second {
+			return nil, nil, errThrottled
+		}
+		return nil, nil, nil
+	}
+	require.NoError(t, b.Publisher().Publish("t", numbered(1)...))
+	ch, _ := subscribe(t, b, "t", broker.SubscriberConfig{Concurrency: 2, Lease: time.Second})
+	receive(t, ch).Ack()
+	require.Eventually(t, func() bool { return len(s.stored(t, b)) == 0 }, patience, 10*time.Millisecond)
+	select {
+	case m := <-ch:
+		require.FailNow(t, "handled again", m.UUID)
+	case <-time.After(100 * time.Millisecond):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	receipts := map[string]bool{}
+	for _, in := range s.deletes {
+		receipts[*in.Entries[0].ReceiptHandle] = true
+	}
+	require.Greater(t, len(receipts), 1, "it came again meanwhile")
+}
+
 // B26: everything that a message can be comes back as it was, and nothing is sent
 // that SQS would refuse or change.
 func TestLosslessWithinTheLimits_B26(t *testing.T) {

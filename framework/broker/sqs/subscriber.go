@@ -48,17 +48,18 @@ type source struct {
 
 // hold is one received message: what it takes to extend, delete or release it.
 type hold struct {
-	id       string
-	received time.Time
-	sent     time.Time
-	raw      *received
+	id   string
+	sent time.Time
+	raw  *received
 
 	// Guarded by source.mu.
 	receipt  string
+	received time.Time
 	until    time.Time // the end of the lease, as far as is known
 	waiting  bool      // received, and not yet fetched
 	renewing bool      // an extension is under way
 	settling bool      // a delete or a release is under way or done
+	acked    bool      // it is a delete
 }
 
 // received is a message with the payload that was fetched for it.
@@ -159,10 +160,17 @@ func (s *source) Malformed(e *lanes.Entry) *message.Message {
 
 // Ack deletes messages. What the queue no longer has is settled too.
 func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
-	return s.settle(ctx, entries, func(ctx context.Context, batch []*hold, receipts []string) (answer, error) {
+	s.mu.Lock()
+	for _, e := range entries {
+		if h := s.byID[e.ID]; h != nil {
+			h.acked = true
+		}
+	}
+	s.mu.Unlock()
+	return s.settle(ctx, entries, s.b.cfg.Parallel, func(ctx context.Context, batch []grip) (answer, error) {
 		in := make([]types.DeleteMessageBatchRequestEntry, len(batch))
 		for i := range batch {
-			in[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &receipts[i]}
+			in[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &batch[i].receipt}
 		}
 		out, err := s.b.sqs.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &s.url, Entries: in})
 		if err != nil {
@@ -183,12 +191,16 @@ func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
 	for _, e := range entries {
 		delays[e.ID] = e.Delay
 	}
-	return s.settle(ctx, entries, func(ctx context.Context, batch []*hold, receipts []string) (answer, error) {
+	parallel := s.b.cfg.Parallel
+	if s.b.cfg.FIFO {
+		parallel = 1 // the first of a key is given back first
+	}
+	return s.settle(ctx, entries, parallel, func(ctx context.Context, batch []grip) (answer, error) {
 		now := time.Now()
 		in := make([]types.ChangeMessageVisibilityBatchRequestEntry, len(batch))
-		for i, h := range batch {
-			timeout := min(max(wholeSeconds(delays[h.id]), 0), capSeconds(h.received, now))
-			in[i] = visibility(i, &receipts[i], timeout)
+		for i, g := range batch {
+			timeout := min(wholeSeconds(delays[g.hold.id]), capSeconds(g.received, now))
+			in[i] = visibility(i, &batch[i].receipt, max(timeout, 0))
 		}
 		out, err := s.b.sqs.ChangeMessageVisibilityBatch(ctx, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.url, Entries: in})
 		if err != nil {
@@ -219,7 +231,7 @@ type answer struct {
 // settle runs one kind of batch request over entries, ten at a time. What was
 // settled is forgotten; an error says that the rest must be tried again. An
 // extension that is under way is waited for, so that none comes after.
-func (s *source) settle(ctx context.Context, entries []*lanes.Entry, send func(context.Context, []*hold, []string) (answer, error)) error {
+func (s *source) settle(ctx context.Context, entries []*lanes.Entry, parallel int, send func(context.Context, []grip) (answer, error)) error {
 	holds := make([]*hold, 0, len(entries))
 	s.mu.Lock()
 	for _, e := range entries {
@@ -236,78 +248,69 @@ func (s *source) settle(ctx context.Context, entries []*lanes.Entry, send func(c
 	s.mu.Unlock()
 
 	var g errgroup.Group
-	g.SetLimit(s.b.cfg.Parallel)
-	if s.b.cfg.FIFO {
-		g.SetLimit(1) // the first of a key is given back first
-	}
+	g.SetLimit(parallel)
 	for batch := range slices.Chunk(holds, batchEntries) {
 		g.Go(func() error { return s.settleBatch(ctx, batch, send) })
 	}
 	return g.Wait()
 }
 
-func (s *source) settleBatch(ctx context.Context, batch []*hold, send func(context.Context, []*hold, []string) (answer, error)) error {
-	receipts := make([]string, len(batch))
+// grip is a hold as one request sees it: a new receive of the message may give
+// the hold another receipt meanwhile.
+type grip struct {
+	hold     *hold
+	receipt  string
+	received time.Time
+}
+
+func (s *source) grips(holds []*hold) []grip {
 	s.mu.Lock()
-	for i, h := range batch {
-		receipts[i] = h.receipt
+	defer s.mu.Unlock()
+	out := make([]grip, len(holds))
+	for i, h := range holds {
+		out[i] = grip{hold: h, receipt: h.receipt, received: h.received}
 	}
-	s.mu.Unlock()
+	return out
+}
+
+func (s *source) settleBatch(ctx context.Context, holds []*hold, send func(context.Context, []grip) (answer, error)) error {
+	batch := s.grips(holds)
 	rctx, cancel := context.WithTimeout(ctx, s.b.cfg.RequestTimeout)
 	defer cancel()
-	a, err := send(rctx, batch, receipts)
+	a, err := send(rctx, batch)
 	if err != nil {
 		if noQueue(err) {
 			s.log.WarnContext(ctx, "the queue is gone, and its messages with it", "queue", s.url, "messages", len(batch))
-			s.forget(batch, nil)
+			s.forget(batch)
 			return nil
 		}
 		return err
 	}
-	settled := make([]*hold, 0, len(batch))
-	by := func(id string) *hold {
-		if i, err := strconv.Atoi(id); err == nil && i >= 0 && i < len(batch) {
-			return batch[i]
-		}
-		return nil
-	}
+	done := make([]bool, len(batch))
+	each(a.done, len(batch), func(id string) *string { return &id }, func(i int, _ string) { done[i] = true })
 	var retry error
-	for _, f := range a.failed {
-		h := by(aws.ToString(f.Id))
-		if h == nil {
-			continue
-		}
-		if gone(f) {
+	each(a.failed, len(batch), func(f types.BatchResultErrorEntry) *string { return f.Id }, func(i int, f types.BatchResultErrorEntry) {
+		if done[i] = gone(f); done[i] {
 			// It was deleted already, or its lease is over and it comes again.
 			s.log.WarnContext(ctx, "SQS no longer knows this receive of the message; if it was not settled before, it comes again",
-				"request", a.what, "message", aws.ToString(h.raw.msg.MessageId), "code", aws.ToString(f.Code))
-			settled = append(settled, h)
-			continue
+				"request", a.what, "message", aws.ToString(batch[i].hold.raw.msg.MessageId), "code", aws.ToString(f.Code))
+			return
 		}
 		retry = fmt.Errorf("%s in queue %s: %s: %s", a.what, s.url, aws.ToString(f.Code), aws.ToString(f.Message))
-	}
-	for _, id := range a.done {
-		h := by(id)
-		failed := slices.ContainsFunc(a.failed, func(f types.BatchResultErrorEntry) bool { return aws.ToString(f.Id) == id })
-		if h != nil && !failed && !slices.Contains(settled, h) {
-			settled = append(settled, h)
+	})
+	settled := make([]grip, 0, len(batch))
+	for i, g := range batch {
+		if done[i] {
+			settled = append(settled, g)
 		}
 	}
-	if again := s.forget(settled, receipts2(batch, receipts)); again > 0 && retry == nil {
+	if again := s.forget(settled); again > 0 && retry == nil {
 		retry = fmt.Errorf("%d messages of queue %s were received anew meanwhile", again, s.url)
 	}
 	if len(settled) < len(batch) && retry == nil {
 		retry = fmt.Errorf("%s in queue %s: the answer says nothing about %d of %d messages", a.what, s.url, len(batch)-len(settled), len(batch))
 	}
 	return retry
-}
-
-func receipts2(batch []*hold, receipts []string) map[*hold]string {
-	out := make(map[*hold]string, len(batch))
-	for i, h := range batch {
-		out[h] = receipts[i]
-	}
-	return out
 }
 
 // gone tells that the receipt handle is good for nothing any more.
@@ -322,15 +325,15 @@ func gone(f types.BatchResultErrorEntry) bool {
 
 // forget drops holds that are settled. One that was received anew after its
 // receipt was used stays, to be settled by the new one; it returns how many.
-func (s *source) forget(holds []*hold, used map[*hold]string) (again int) {
+func (s *source) forget(settled []grip) (again int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range holds {
-		if used != nil && used[h] != h.receipt {
+	for _, g := range settled {
+		if g.receipt != g.hold.receipt {
 			again++
 			continue
 		}
-		s.drop(h)
+		s.drop(g.hold)
 	}
 	return again
 }
@@ -405,15 +408,10 @@ func (s *source) extend(ctx context.Context, holds []*hold) (lost []*hold, err e
 }
 
 func (s *source) extendBatch(ctx context.Context, batch []*hold, timeouts []int) (lost []*hold, err error) {
-	receipts := make([]string, len(batch))
-	s.mu.Lock()
-	for i, h := range batch {
-		receipts[i] = h.receipt
-	}
-	s.mu.Unlock()
+	grips := s.grips(batch)
 	in := make([]types.ChangeMessageVisibilityBatchRequestEntry, len(batch))
 	for i := range batch {
-		in[i] = visibility(i, &receipts[i], timeouts[i])
+		in[i] = visibility(i, &grips[i].receipt, timeouts[i])
 	}
 	start := time.Now()
 	rctx, cancel := context.WithTimeout(ctx, s.b.cfg.RequestTimeout)
@@ -444,7 +442,7 @@ func (s *source) extendBatch(ctx context.Context, batch []*hold, timeouts []int)
 		case extended[i]:
 			h.until = start.Add(time.Duration(timeouts[i]) * time.Second)
 			continue
-		case receipts[i] != h.receipt:
+		case grips[i].receipt != h.receipt:
 			continue // received anew meanwhile: the lease is the new one
 		case over[i], now.After(h.until):
 			if !h.settling {
@@ -548,8 +546,8 @@ func (s *source) keep(ctx context.Context, every time.Duration) {
 }
 
 // hold takes received messages in. A message that is still held here comes again
-// when its lease ran out in between: it keeps its place with the new receipt,
-// and does not run twice.
+// when its lease ran out in between: it keeps its place with the new receipt, or
+// is deleted by it, and does not run twice.
 func (s *source) hold(msgs []types.Message, at time.Time) []*hold {
 	fresh := make([]*hold, 0, len(msgs))
 	s.mu.Lock()
@@ -558,7 +556,7 @@ func (s *source) hold(msgs []types.Message, at time.Time) []*hold {
 	for i := range msgs {
 		m := msgs[i]
 		id, receipt := aws.ToString(m.MessageId), aws.ToString(m.ReceiptHandle)
-		if h := s.byMsg[id]; h != nil && !h.releasing() {
+		if h := s.byMsg[id]; h != nil && (!h.settling || h.acked) {
 			h.receipt, h.received, h.until = receipt, at, until
 			continue
 		}
@@ -572,11 +570,6 @@ func (s *source) hold(msgs []types.Message, at time.Time) []*hold {
 	}
 	return fresh
 }
-
-// releasing tells that the hold is on its way back to the queue, so that a new
-// receive of the message is a new delivery. It can't be told from a delete that
-// is under way: then the copy is a duplicate, as SQS may always deliver one.
-func (h *hold) releasing() bool { return h.settling }
 
 // claim fetches the payloads that are not in the messages. A message whose
 // payload can't be had now is given back for a while; one whose payload is gone
