@@ -34,6 +34,10 @@ type Config struct {
 	// Profile is the policy. Zero fields get their defaults
 	// (config.Profile.WithDefaults); an empty address means no listener.
 	Profile config.Profile
+	// Sources tells where the profile has its values from, by key, as
+	// config.Explain does: for App.Explain. Default: what differs from the default
+	// comes from the profile.
+	Sources map[string]config.Source
 	// DB is the service's database. Nil: no HandleTx, HandleCall or Emit, and
 	// dedup by DedupStore or in memory. The framework's tables must be there
 	// (schema.Ensure; connect.Open does it).
@@ -293,7 +297,7 @@ func (a *App) register(k kind, d events.Descriptor, name string, isNil bool, opt
 			opt(&p)
 		}
 	}
-	h := &handler{name: name, kind: k, event: d, policy: p, group: p.group}
+	h := &handler{name: name, kind: k, event: d, policy: p, group: p.group, code: setInCode(opts)}
 	if h.group == "" {
 		h.group = a.cfg.Service + "." + name
 	}

@@ -28,6 +28,8 @@ type handler struct {
 	kind   kind
 	event  events.Descriptor
 	policy policy
+	// code names the fields of policy that options set.
+	code map[string]bool
 	// invoke runs one attempt.
 	invoke func(ctx context.Context, env events.Envelope) error
 	stack  *middleware.Stack
