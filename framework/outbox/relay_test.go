@@ -197,35 +197,79 @@ func TestRetention(t *testing.T) {
 // B11: while the database is away the relay asks for it at a bounded rate, says
 // so, and goes on by itself.
 func TestDatabaseAway(t *testing.T) {
-	t.Parallel()
-	dsn := testenv.PostgresDSN(t)
-	proxy := testenv.NewProxy(t, testenv.PostgresAddr(t, dsn))
-	direct := env{db: testenv.Open(t, "pgx", dsn), dialect: sqltx.Postgres}
-	require.NoError(t, schema.Ensure(t.Context(), direct.db, sqltx.Postgres, quiet()))
-	behind := env{db: testenv.Open(t, "pgx", testenv.WithAddr(t, dsn, proxy.Addr())), dialect: sqltx.Postgres}
-	b := newFakeBroker()
-	r := behind.relay(t, b)
-	w := direct.writer(t, nil)
-	run(t, r)
-	direct.write(t, w, msg("orders", "k", 0))
-	b.await(t, 1)
+	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.MySQL} {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			direct := newEnv(t, d)
+			var proxy *testenv.Proxy
+			behind := env{dialect: d}
+			if d == sqltx.MySQL {
+				proxy = testenv.NewProxy(t, testenv.MySQLAddr(t, direct.dsn))
+				behind.db = testenv.Open(t, "mysql", testenv.MySQLWithAddr(t, direct.dsn, proxy.Addr()))
+			} else {
+				proxy = testenv.NewProxy(t, testenv.PostgresAddr(t, direct.dsn))
+				behind.db = testenv.Open(t, "pgx", testenv.WithAddr(t, direct.dsn, proxy.Addr()))
+			}
+			b := newFakeBroker()
+			r := behind.relay(t, b)
+			w := direct.writer(t, nil)
+			run(t, r)
+			direct.write(t, w, msg("orders", "k", 0))
+			b.await(t, 1)
 
-	proxy.Cut()
-	direct.write(t, w, msg("orders", "k", 1))
-	eventually(t, "the relay notices", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.trouble != nil
-	})
-	before := proxy.Refused()
-	window := time.NewTimer(time.Second)
-	<-window.C
-	require.LessOrEqual(t, proxy.Refused()-before, int64(40), "attempts are spaced")
-	require.Len(t, b.all(), 1)
-	proxy.Restore()
-	got := b.await(t, 2)
-	requireOrder(t, got)
-	eventually(t, "the relay is healthy", func() bool { return r.Health() == nil })
+			proxy.Cut()
+			direct.write(t, w, msg("orders", "k", 1))
+			eventually(t, "the relay notices", func() bool {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return r.trouble != nil
+			})
+			before := proxy.Refused()
+			window := time.NewTimer(time.Second)
+			<-window.C
+			require.LessOrEqual(t, proxy.Refused()-before, int64(40), "attempts are spaced")
+			require.Len(t, b.all(), 1)
+			proxy.Restore()
+			got := b.await(t, 2)
+			requireOrder(t, got)
+			eventually(t, "the relay is healthy", func() bool { return r.Health() == nil })
+		})
+	}
+}
+
+// A relay whose connection dies while it publishes gives its rows to another one
+// at once, and settles nothing itself.
+func TestConnectionDiesWhilePublishing(t *testing.T) {
+	for d, kill := range map[sqltx.Dialect]string{
+		sqltx.Postgres: `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`,
+		sqltx.MySQL:    ``,
+	} {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, d)
+			gate := make(chan struct{})
+			stuck := newFakeBroker()
+			stuck.before = hold(gate)
+			b := newFakeBroker()
+			w := e.writer(t, nil)
+			e.write(t, w, msg("orders", "k", 0), msg("orders", "k", 1))
+			first := testenv.Open(t, driverOf(d), e.dsn)
+			run(t, e.relay(t, stuck, func(c *RelayConfig) { c.DB = first }))
+			eventually(t, "the first relay publishes", func() bool { return stuck.attempts() == 1 })
+			second := testenv.Open(t, driverOf(d), e.dsn)
+			run(t, e.relay(t, b, func(c *RelayConfig) { c.DB = second }))
+			if d == sqltx.MySQL {
+				var id int64
+				require.NoError(t, e.db.QueryRow(`SELECT IS_USED_LOCK(CONCAT('headrace.', MD5(CONCAT(DATABASE(), '.`+schema.OutboxTable+`')), '.`+fmt.Sprint(shardOf("k"))+`'))`).Scan(&id))
+				kill = fmt.Sprint(`KILL `, id)
+			}
+			_, err := e.db.Exec(kill)
+			require.NoError(t, err)
+			requireOrder(t, b.await(t, 2))
+			eventually(t, "the table is empty", func() bool { return e.count(t, "1=1") == 0 })
+			close(gate)
+		})
+	}
 }
 
 // On SQLite one relay works at a time; another takes over when it stops.
