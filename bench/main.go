@@ -1,11 +1,14 @@
-// Command bench measures Headrace on real servers and prints what it saw. It
-// asserts nothing: a figure belongs to the machine that it was taken on.
+// Command bench measures Headrace on real servers, beside stock Watermill and
+// beside code written by hand for one purpose. It asserts nothing: a figure
+// belongs to the machine that it was taken on.
 //
-//	go run . latency
+//	go run . outbox     # writers, relays, a long backlog, latency: writes docs/bench/outbox.md
+//	go run . latency    # from commit to handler, at one rate
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/headrace-go/headrace/bench/internal/latency"
+	"github.com/headrace-go/headrace/bench/internal/outboxbench"
 )
 
 func main() {
@@ -25,16 +29,25 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "latency" {
-		return fmt.Errorf("usage: bench latency [flags]; `bench latency -h` lists them")
+	commands := map[string]func(context.Context, *flag.FlagSet, []string) error{"latency": runLatency, "outbox": runOutbox}
+	if len(args) == 0 || commands[args[0]] == nil {
+		return errors.New("usage: bench outbox|latency [flags]; `bench outbox -h` lists them")
 	}
-	f := flag.NewFlagSet("latency", flag.ContinueOnError)
+	return commands[args[0]](ctx, flag.NewFlagSet(args[0], flag.ContinueOnError), args[1:])
+}
+
+func servers(f *flag.FlagSet, postgres, redis *string) {
+	f.StringVar(postgres, "postgres", "postgres://postgres@127.0.0.1:5432/postgres?sslmode=disable", "a database server; the run makes databases of its own there and drops them")
+	f.StringVar(redis, "redis", "redis://127.0.0.1:6379/0", "a Redis server; the run uses keys of its own and removes them")
+}
+
+func runLatency(ctx context.Context, f *flag.FlagSet, args []string) error {
 	var o latency.Options
-	f.StringVar(&o.Postgres, "postgres", "postgres://postgres@127.0.0.1:5432/postgres?sslmode=disable", "a database server; the run makes a database of its own there and drops it")
-	f.StringVar(&o.Redis, "redis", "redis://127.0.0.1:6379/0", "a Redis server; the run uses keys of its own and removes them")
+	servers(f, &o.Postgres, &o.Redis)
 	f.IntVar(&o.Events, "events", 2000, "how many events to measure")
-	f.DurationVar(&o.Every, "every", 5*time.Millisecond, "time between two events")
-	if err := f.Parse(args[1:]); err != nil {
+	f.DurationVar(&o.Every, "every", 5*time.Millisecond, "time between two events; 0: as fast as they can")
+	f.IntVar(&o.Writers, "writers", 1, "how many transactions may be under way at once")
+	if err := f.Parse(args); err != nil {
 		return err
 	}
 	r, err := latency.Run(ctx, o)
@@ -42,5 +55,30 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r.Print(os.Stdout)
+	return nil
+}
+
+func runOutbox(ctx context.Context, f *flag.FlagSet, args []string) error {
+	o := outboxbench.Options{Progress: os.Stderr}
+	servers(f, &o.Postgres, &o.Redis)
+	f.IntVar(&o.Rows, "rows", 60_000, "rows that a batched relay drains in each measurement")
+	f.IntVar(&o.StockRows, "stock-rows", 3_000, "rows that a stock forwarder drains")
+	f.IntVar(&o.Runs, "runs", 3, "how often each is measured")
+	f.IntVar(&o.Backlog, "backlog", 1_000_000, "rows of the long drain; 0 leaves it out")
+	f.IntVar(&o.Transactions, "transactions", 10, "transactions of each writer in one slice")
+	f.IntVar(&o.Groups, "groups", 7, "groups of 25 slices of each kind of transaction")
+	f.IntVar(&o.LatencyEvents, "events", 3_000, "events that are timed at each load")
+	out := f.String("out", "", "a folder for outbox.md and its plots (default: print the report)")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	r, err := outboxbench.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	if *out != "" {
+		return r.Write(*out)
+	}
+	r.Markdown(os.Stdout)
 	return nil
 }

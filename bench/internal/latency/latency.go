@@ -27,8 +27,11 @@ type Options struct {
 	Postgres, Redis string
 	// Events is how many are measured, after a tenth as many to warm up.
 	Events int
-	// Every is the time between two of them.
+	// Every is the time between two of them; 0: as fast as Writers can.
 	Every time.Duration
+	// Writers is how many transactions may be under way at once. Default 1. An
+	// event that is due while all are busy is written as soon as one is free.
+	Writers int
 }
 
 // Result is what a run saw.
@@ -37,6 +40,9 @@ type Result struct {
 	// FromEmit counts from just before the commit, so it includes the commit
 	// itself; FromCommit counts from the commit's return. Both sorted.
 	FromEmit, FromCommit []time.Duration
+	// Rate is how many events a second were handled, from the first emission to
+	// the last handling.
+	Rate float64
 }
 
 type tickedData struct {
@@ -86,25 +92,18 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	case err := <-ended:
 		return r, fmt.Errorf("the app ended before it was ready: %w", err)
 	}
-	tick := time.NewTicker(o.Every)
-	defer tick.Stop()
-	for n := range len(m.begun) {
-		<-tick.C
-		err := app.Tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			err := framework.Emit(ctx, tx, ticked.New("k", tickedData{N: n}))
-			m.emitted(n)
-			return err
-		})
-		if err != nil {
-			return r, fmt.Errorf("emit event %d: %w", n, err)
-		}
-		m.committed(n)
+	began := time.Now()
+	if err := emitAll(ctx, app, o, m, func(n int) events.Draft {
+		return ticked.New(fmt.Sprint("k", n%100), tickedData{N: n})
+	}); err != nil {
+		return r, err
 	}
 	select {
 	case <-m.all:
 	case <-time.After(30 * time.Second):
 		return r, fmt.Errorf("not every event was handled within 30 s of the last")
 	}
+	r.Rate = float64(len(m.begun)) / time.Since(began).Seconds()
 	r.FromEmit, r.FromCommit = m.since(o.Events / 10)
 	cancel()
 	if err := <-ended; err != nil {
@@ -112,6 +111,44 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	return r, cleanKeys(o.Redis, p.Broker.Prefix)
 }
+
+// emitAll writes the events at their times.
+func emitAll(ctx context.Context, app *framework.App, o Options, m *marks, draft func(n int) events.Draft) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	due := make(chan int)
+	var writers sync.WaitGroup
+	for range max(o.Writers, 1) {
+		writers.Go(func() {
+			for n := range due {
+				err := app.Tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+					err := framework.Emit(ctx, tx, draft(n))
+					m.emitted(n)
+					return err
+				})
+				if err != nil {
+					stop(fmt.Errorf("emit event %d: %w", n, err))
+					continue
+				}
+				m.committed(n)
+			}
+		})
+	}
+	began := time.Now()
+	for n := range len(m.begun) {
+		// By the clock and not by a ticker, which drops what nobody waited for.
+		if wait := time.Until(began.Add(time.Duration(n) * o.Every)); wait > 0 {
+			time.Sleep(wait)
+		}
+		due <- n
+	}
+	close(due)
+	writers.Wait()
+	return context.Cause(ctx)
+}
+
+// At returns the latency from the commit's return below which the share q lies.
+func (r Result) At(q float64) time.Duration { return at(r.FromCommit, q) }
 
 // Print writes the figures as a table.
 func (r Result) Print(w io.Writer) {

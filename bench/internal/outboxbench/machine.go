@@ -1,0 +1,41 @@
+package outboxbench
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// Machine says what a run was made on, in general terms.
+type Machine struct {
+	OS, Arch, Go                string
+	CPUs                        int
+	Postgres, Redis, Durability string
+}
+
+func (b *bench) machine(ctx context.Context) (Machine, error) {
+	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Go: runtime.Version(), CPUs: runtime.NumCPU()}
+	db, err := sql.Open("pgx", b.Postgres)
+	if err != nil {
+		return m, fmt.Errorf("postgres: %w", err)
+	}
+	defer db.Close()
+	var fsync, commit string
+	if err := db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')`).Scan(&m.Postgres, &fsync, &commit); err != nil {
+		return m, fmt.Errorf("postgres: %w", err)
+	}
+	m.Postgres, _, _ = strings.Cut(m.Postgres, " ")
+	m.Durability = fmt.Sprintf("fsync %s, synchronous_commit %s", fsync, commit)
+	info, err := b.redis.Info(ctx, "server").Result()
+	if err != nil {
+		return m, fmt.Errorf("redis: %w", err)
+	}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			m.Redis = v
+		}
+	}
+	return m, nil
+}
