@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/broker/sqldb"
 	"github.com/headrace-go/headrace/framework/deadletter"
 	"github.com/headrace-go/headrace/middleware"
 )
@@ -94,6 +95,10 @@ func TestFilterAndFigures(t *testing.T) {
 		}, s)
 
 		groups, err := deadletter.FindGroups(context.Background(), d.broker.Broker)
+		if d.broker.Name() == sqldb.Name {
+			require.ErrorIs(t, err, deadletter.ErrCannotList) // its tables have hashes for names
+			return
+		}
 		require.NoError(t, err)
 		require.Equal(t, []string{group}, groups)
 	})

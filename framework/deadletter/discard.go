@@ -18,14 +18,14 @@ type DiscardOptions struct {
 	// a Sync method, that is called before each deletion. Required: Import reads
 	// it.
 	Archive io.Writer
-	// Total is what Progress reports. Default 0: unknown.
-	Total int
 	// Progress is called after each letter.
 	Progress func(Progress)
 }
 
 // DiscardReport is what a discard did.
 type DiscardReport struct {
+	// Matched is how many letters the filter took at the start, at most Limit.
+	Matched int `json:"matched"`
 	// Discarded letters are in the archive and deleted.
 	Discarded int `json:"discarded"`
 	// Interrupted: the context ended before all was done.
@@ -59,7 +59,7 @@ func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardRe
 		for _, l := range letters {
 			report.Discarded++
 			if o.Progress != nil {
-				o.Progress(Progress{Done: report.Discarded, Total: o.Total, ID: l.ID})
+				o.Progress(Progress{Done: report.Discarded, Total: report.Matched, ID: l.ID})
 			}
 			if err := q.audit(ctx, ActionDiscard, l, ""); err != nil {
 				return err
@@ -67,26 +67,39 @@ func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardRe
 		}
 		return nil
 	}
-	for l, err := range q.Browse(ctx, o.Filter) {
-		if ctx.Err() != nil {
-			report.Interrupted = true
-			return report, nil
-		}
-		if err != nil {
-			return report, errors.Join(err, flush())
-		}
-		if o.Limit > 0 && report.Discarded+len(batch) >= o.Limit {
-			break
-		}
-		if batch = append(batch, l); len(batch) == DefaultBatch {
-			if err := flush(); err != nil {
-				return report, err
+	if report.Matched, err = q.Count(ctx, o.Filter); err != nil {
+		return report, interruptedDiscard(ctx, &report, err)
+	}
+	if o.Limit > 0 {
+		report.Matched = min(report.Matched, o.Limit)
+	}
+	// Once is enough where Browse shows all; SQS may show a part at a time.
+	for before := -1; report.Discarded < report.Matched && report.Discarded > before; {
+		before = report.Discarded
+		for l, err := range q.Browse(ctx, o.Filter) {
+			if err != nil || ctx.Err() != nil {
+				return report, interruptedDiscard(ctx, &report, err)
+			}
+			if report.Discarded+len(batch) >= report.Matched {
+				break
+			}
+			if batch = append(batch, l); len(batch) == DefaultBatch {
+				if err := flush(); err != nil {
+					return report, err
+				}
 			}
 		}
+		if err := flush(); err != nil {
+			return report, err
+		}
 	}
+	return report, nil
+}
+
+func interruptedDiscard(ctx context.Context, report *DiscardReport, err error) error {
 	if ctx.Err() != nil {
 		report.Interrupted = true
-		return report, nil
+		return nil
 	}
-	return report, flush()
+	return err
 }

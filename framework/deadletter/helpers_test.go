@@ -2,10 +2,12 @@ package deadletter_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +19,10 @@ import (
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/memory"
 	"github.com/headrace-go/headrace/framework/broker/redisstream"
+	"github.com/headrace-go/headrace/framework/broker/sqldb"
+	"github.com/headrace-go/headrace/framework/broker/sqs"
 	"github.com/headrace-go/headrace/framework/deadletter"
+	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -40,6 +45,27 @@ var kinds = map[string]func(*testing.T) broker.Broker{
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
 		return b
 	},
+	"postgres": func(t *testing.T) broker.Broker { return openSQL(t, testenv.Postgres(t), sqltx.Postgres) },
+	"sqlite":   func(t *testing.T) broker.Broker { return openSQL(t, testenv.SQLite(t), sqltx.SQLite) },
+}
+
+func openSQL(t *testing.T, db *sql.DB, d sqltx.Dialect) broker.Broker {
+	b, err := sqldb.Open(context.Background(), sqldb.Config{DB: db, Dialect: d, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// cloud is SQS, which keeps no order, tells no topics, and looks at a queue by
+// receiving from it, which takes seconds: few tests run on it.
+func cloud(t *testing.T) broker.Broker {
+	b, err := sqs.Open(context.Background(), sqs.Config{
+		Mode: sqs.ModeSQS, Endpoint: testenv.AWS(t).Endpoint(), Prefix: "dlq" + strings.ReplaceAll(events.NewID(), "-", "")[16:] + "-",
+		Topology: sqs.TopologyEnsure, WaitTime: time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
 }
 
 func onBrokers(t *testing.T, test func(*testing.T, *desk)) {

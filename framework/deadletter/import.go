@@ -125,8 +125,7 @@ func (q *Queue) restore(ctx context.Context, letters []Letter, o ImportOptions, 
 	if len(letters) == 0 {
 		return nil
 	}
-	if ctx.Err() != nil {
-		report.Interrupted = true
+	if report.Interrupted = ctx.Err() != nil; report.Interrupted {
 		return nil
 	}
 	if !o.DryRun {

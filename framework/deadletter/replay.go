@@ -117,7 +117,7 @@ func (q *Queue) Replay(ctx context.Context, o ReplayOptions) (report Report, err
 	if err := o.Validate(); err != nil {
 		return report, err
 	}
-	r := &replay{q: q, o: o, report: &report, held: map[string]string{}, steps: o.Canary}
+	r := &replay{q: q, o: o, report: &report, held: map[string]string{}, seen: map[string]bool{}, sent: map[string]int{}, steps: o.Canary}
 	if err := r.plan(ctx); err != nil {
 		return report, interrupted(ctx, &report, err)
 	}
@@ -167,6 +167,10 @@ type replay struct {
 	superseded map[string]bool
 	// held are the keys of which a letter stays, and that letter's id.
 	held map[string]string
+	// seen are the positions that were dealt with, sent the ids that were
+	// published, with the redrive count that they got.
+	seen map[string]bool
+	sent map[string]int
 	// halfDone: letters were published and not deleted.
 	halfDone bool
 
@@ -196,26 +200,22 @@ func (r *replay) plan(ctx context.Context) error {
 	return nil
 }
 
+// run goes through the queue until it has dealt with as many letters as there
+// were. Once is enough where Browse shows all; SQS may show a part at a time.
 func (r *replay) run(ctx context.Context) error {
-	for l, err := range r.q.Browse(ctx, r.o.Filter) {
-		if err != nil {
-			return errors.Join(err, r.flush(ctx))
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if r.o.Limit > 0 && r.accepted >= r.o.Limit {
-			break
-		}
-		if err := r.take(ctx, l); err != nil {
+	for {
+		before := r.report.done()
+		limited, err := r.pass(ctx)
+		if err != nil || r.report.Stopped != "" {
 			return err
 		}
-		if r.report.Stopped != "" {
-			return nil
+		r.report.Unseen = max(r.report.Matched-r.report.done(), 0)
+		if limited {
+			r.report.Unseen = 0
 		}
-	}
-	if err := r.flush(ctx); err != nil || r.report.Stopped != "" {
-		return err
+		if r.report.Unseen == 0 || r.report.done() == before {
+			break
+		}
 	}
 	if len(r.watching) > 0 {
 		if err := r.await(ctx); err != nil {
@@ -224,6 +224,32 @@ func (r *replay) run(ctx context.Context) error {
 	}
 	r.report.Settled = (len(r.o.Canary) > 0 || r.o.Wait) && r.report.Replayed > 0 && r.report.Stopped == ""
 	return nil
+}
+
+// pass goes through the queue once. Limited: it ended at the limit.
+func (r *replay) pass(ctx context.Context) (limited bool, err error) {
+	for l, err := range r.q.Browse(ctx, r.o.Filter) {
+		if err != nil {
+			return false, errors.Join(err, r.flush(ctx))
+		}
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		if redrives, sent := r.sent[l.ID]; r.seen[l.Position] || sent && l.Redrives >= redrives {
+			continue // dealt with in an earlier pass, or come back since
+		}
+		if limited = r.o.Limit > 0 && r.accepted >= r.o.Limit; limited {
+			break
+		}
+		r.seen[l.Position] = true
+		if err := r.take(ctx, l); err != nil {
+			return false, err
+		}
+		if r.report.Stopped != "" {
+			return false, nil
+		}
+	}
+	return limited, r.flush(ctx)
 }
 
 // take decides about one letter.
@@ -339,6 +365,7 @@ func (r *replay) flush(ctx context.Context) error {
 	errs := []error{publishErr}
 	for _, l := range published {
 		r.report.Replayed++
+		r.sent[l.ID] = l.Redrives + 1
 		r.progress(l)
 		errs = append(errs, r.q.audit(ctx, ActionReplay, l, ""))
 	}

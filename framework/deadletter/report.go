@@ -39,6 +39,10 @@ type Report struct {
 	Failed int `json:"failed"`
 	// Undeleted letters were published and still stand in the queue.
 	Undeleted int `json:"undeleted"`
+	// Unseen letters were counted at the start and not met again: the broker shows
+	// a part of the queue at a time, or somebody else took them. Another replay
+	// finds those that are still there.
+	Unseen int `json:"unseen"`
 	// Returned is how many of those whose outcome was waited for were
 	// dead-lettered again.
 	Returned int `json:"returned"`
@@ -57,7 +61,7 @@ type Report struct {
 // Complete tells whether every letter that the filter took was dealt with, and
 // none of those whose outcome was waited for came back.
 func (r Report) Complete() bool {
-	return r.Refused+r.Held+r.Failed+r.Undeleted+r.Returned == 0 && !r.Interrupted && r.Stopped == ""
+	return r.Refused+r.Held+r.Failed+r.Undeleted+r.Unseen+r.Returned == 0 && !r.Interrupted && r.Stopped == ""
 }
 
 func (r *Report) done() int {

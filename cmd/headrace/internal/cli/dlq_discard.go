@@ -61,7 +61,7 @@ deletes them. ` + "`headrace dlq import`" + ` brings them back.`,
 				return err
 			}
 			bar := d.bar(cmd, "discard")
-			o.Archive, o.Total, o.Progress = archive, n, bar.step
+			o.Archive, o.Progress = archive, bar.step
 			report, err := q.Discard(cmd.Context(), o)
 			bar.end()
 			err = errors.Join(err, archive.Close())
@@ -70,8 +70,12 @@ deletes them. ` + "`headrace dlq import`" + ` brings them back.`,
 			} else {
 				fmt.Fprintf(out, "discarded %d of %s; they are in %s\n", report.Discarded, letters(n), path)
 			}
-			if err == nil && report.Interrupted {
+			switch {
+			case err != nil:
+			case report.Interrupted:
 				err = errors.New("interrupted: the same command goes on where this one ended")
+			case report.Discarded < report.Matched:
+				err = fmt.Errorf("%d of %s were not met again: the same command goes on", report.Matched-report.Discarded, letters(report.Matched))
 			}
 			if err != nil && (report.Discarded > 0 || report.Interrupted) {
 				return partialError{err}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -22,6 +26,7 @@ import (
 type findBroker struct {
 	dir, state, env, service  string
 	kind, url, prefix, folder string
+	admin                     []string
 }
 
 func (f *findBroker) bind(flags *pflag.FlagSet) {
@@ -32,6 +37,7 @@ func (f *findBroker) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.kind, "broker", "", "use a broker of this kind, such as redisstream, at --url")
 	flags.StringVar(&f.url, "url", "", "the broker's address; HEADRACE_BROKER_URL keeps its password off the command line")
 	flags.StringVar(&f.prefix, "prefix", "", "what stands before each key in the broker, with --broker")
+	flags.StringSliceVar(&f.admin, "admin", nil, "admin addresses of the services, such as http://127.0.0.1:9082: they tell the groups where the broker can't")
 	flags.StringVar(&f.folder, "files", "", "keep archives, journals and the audit here (default: .headrace/dlq)")
 }
 
@@ -40,6 +46,8 @@ type place struct {
 	broker broker.Broker
 	conns  *connect.Connections
 	folder string
+	// admin are the services' admin addresses, as far as they are known.
+	admin []string
 }
 
 func (p *place) Close() { _ = p.conns.Close() }
@@ -50,13 +58,7 @@ func (f findBroker) open(ctx context.Context, group string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case profile.Broker.Kind == "memory":
-		return nil, fmt.Errorf("the broker of profile %q is memory, which other processes can't reach: name another profile with --env, or a broker with --broker and --url", profile.Env)
-	case profile.Broker.Kind == "redisstream" && profile.Broker.URL == "":
-		return nil, fmt.Errorf("no broker is known: %w, or set HEADRACE_BROKER_URL, or name one with --broker and --url", dev.ErrNotRunning)
-	}
-	conns, err := connect.OpenBroker(ctx, profile, slog.New(slog.DiscardHandler))
+	conns, err := dev.OpenBroker(ctx, profile, root)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +66,7 @@ func (f findBroker) open(ctx context.Context, group string) (*place, error) {
 	if folder == "" {
 		folder = filepath.Join(root, dev.StateFolder, "dlq")
 	}
-	return &place{broker: conns.Broker, conns: conns, folder: folder}, nil
+	return &place{broker: conns.Broker, conns: conns, folder: folder, admin: f.admins(root)}, nil
 }
 
 // profile finds what to open, and the folder under which state is kept.
@@ -91,7 +93,7 @@ func (f findBroker) profile(group string, environ []string) (p config.Profile, r
 	if f.env == "" {
 		state, err := dev.ReadState(root)
 		if err == nil {
-			environ = dev.Overlay(environ, map[string]string{"HEADRACE_BROKER_URL": state.BrokerURL})
+			environ = state.Environ(environ)
 			env = state.Env
 		} else if !errors.Is(err, dev.ErrNotRunning) {
 			return p, root, err
@@ -168,4 +170,61 @@ func openFile(name string, stdin *os.File) (*os.File, func(), error) {
 		return nil, nil, err
 	}
 	return file, func() { file.Close() }, nil
+}
+
+// admins are the addresses of the flags, else of the running dev.
+func (f findBroker) admins(root string) []string {
+	if len(f.admin) > 0 {
+		return f.admin
+	}
+	state, err := dev.ReadState(root)
+	if err != nil {
+		return nil // no dev runs
+	}
+	var all []string
+	for _, s := range state.Services {
+		all = append(all, s.Admin)
+	}
+	return all
+}
+
+// dlqGroup finds the groups in a service's metrics.
+var dlqGroup = regexp.MustCompile(`(?m)^headrace_dlq_depth\{[^}]*\bgroup="([^"]+)"`)
+
+// askServices returns the groups that the services' metrics name. Cause is why
+// the broker could not tell.
+func (p *place) askServices(ctx context.Context, cause error) ([]string, error) {
+	if len(p.admin) == 0 {
+		return nil, fmt.Errorf("%w, or give the services' admin addresses with --admin", cause)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var groups []string
+	for _, addr := range p.admin {
+		body, err := getMetrics(ctx, strings.TrimRight(addr, "/")+"/metrics")
+		if err != nil {
+			return nil, fmt.Errorf("ask the service for its groups: %w", err)
+		}
+		for _, m := range dlqGroup.FindAllSubmatch(body, -1) {
+			groups = append(groups, string(m[1]))
+		}
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups), nil
+}
+
+func getMetrics(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,7 +112,11 @@ func (d *dlq) each(ctx context.Context, groups []string, fn func(context.Context
 	}
 	defer p.Close()
 	if len(groups) == 0 {
-		if groups, err = deadletter.FindGroups(ctx, p.broker); err != nil {
+		groups, err = deadletter.FindGroups(ctx, p.broker)
+		if errors.Is(err, deadletter.ErrCannotList) {
+			groups, err = p.askServices(ctx, err)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -127,6 +127,7 @@ func (d *dlq) tellReplay(out io.Writer, q *deadletter.Queue, r deadletter.Report
 	line(r.Held, "held back behind an earlier one of the same key")
 	line(r.Failed, "not taken by the broker")
 	line(r.Undeleted, "published and not deleted: run the same command again")
+	line(r.Unseen, "not met again: the same command goes on")
 	line(r.Returned, "dead-lettered again")
 	if r.Settled {
 		fmt.Fprintln(out, "  all of them are handled, none came back")

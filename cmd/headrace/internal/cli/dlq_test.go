@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/redisstream"
+	"github.com/headrace-go/headrace/framework/deadletter"
 	"github.com/headrace-go/headrace/framework/testenv"
 	"github.com/headrace-go/headrace/middleware"
 )
@@ -147,4 +150,21 @@ func TestDLQExitCodesAndRefusals(t *testing.T) {
 	info, err := os.Stat(filepath.Join(files, "audit.jsonl"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// A broker that can't tell its topics: the services' metrics name the groups.
+func TestDLQAsksTheServices(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		require.Equal(t, "/metrics", r.URL.Path)
+		fmt.Fprint(w, "# TYPE headrace_dlq_depth gauge\nheadrace_dlq_depth{group=\"b.y\",handler=\"y\",service=\"b\"} 2\nheadrace_dlq_depth{group=\"a.x\",handler=\"x\",service=\"a\"} 0\nheadrace_consumer_lag{group=\"c\"} 1\n")
+	}))
+	t.Cleanup(srv.Close)
+	p := &place{admin: []string{srv.URL + "/", srv.URL}}
+	groups, err := p.askServices(context.Background(), deadletter.ErrCannotList)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.x", "b.y"}, groups)
+	_, err = (&place{}).askServices(context.Background(), deadletter.ErrCannotList)
+	require.ErrorIs(t, err, deadletter.ErrCannotList)
+	require.ErrorContains(t, err, "--admin")
 }
