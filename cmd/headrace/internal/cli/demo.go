@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 
 	"github.com/headrace-go/headrace/cmd/headrace/internal/dev"
 	"github.com/headrace-go/headrace/cmd/headrace/internal/journey"
-	"github.com/headrace-go/headrace/framework/broker/redisstream"
 )
 
 func newDemo() *cobra.Command {
@@ -35,11 +33,15 @@ starts them itself and leaves them running until Ctrl-C.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, out := cmd.Context(), cmd.OutOrStdout()
 			o.Out, o.Environ, o.Quiet = out, environ(), true
-			state, started, err := findOrStart(ctx, o)
+			w, root, err := find(o)
 			if err != nil {
 				return err
 			}
-			err = runDemo(ctx, cmd, state, within)
+			state, started, err := findOrStart(ctx, root, o)
+			if err != nil {
+				return err
+			}
+			err = runDemo(ctx, cmd, w, root, state, within)
 			if started == nil {
 				return err
 			}
@@ -61,17 +63,20 @@ starts them itself and leaves them running until Ctrl-C.`,
 	return cmd
 }
 
-// findOrStart returns the state of the services that run, and the services
-// themselves where they had to be started.
-func findOrStart(ctx context.Context, o dev.Options) (dev.State, *dev.Running, error) {
-	w, err := dev.Find(o.Dir, o.Env)
-	if err != nil {
-		return dev.State{}, nil, err
+// find returns the workspace and the folder under which its state is kept.
+func find(o dev.Options) (w *dev.Workspace, root string, err error) {
+	if w, err = dev.Find(o.Dir, o.Env); err != nil {
+		return nil, "", err
 	}
-	root := o.State
-	if root == "" {
+	if root = o.State; root == "" {
 		root = w.Root
 	}
+	return w, root, nil
+}
+
+// findOrStart returns the state of the services that run, and the services
+// themselves where they had to be started.
+func findOrStart(ctx context.Context, root string, o dev.Options) (dev.State, *dev.Running, error) {
 	state, err := dev.ReadState(root)
 	if err == nil {
 		return state, nil, nil
@@ -86,16 +91,21 @@ func findOrStart(ctx context.Context, o dev.Options) (dev.State, *dev.Running, e
 	return r.State, r, nil
 }
 
-func runDemo(ctx context.Context, cmd *cobra.Command, state dev.State, within time.Duration) error {
+func runDemo(ctx context.Context, cmd *cobra.Command, w *dev.Workspace, root string, state dev.State, within time.Duration) error {
 	orders, ok := state.Services["orders"]
 	if !ok {
 		return errors.New("the demo places orders, and no orders service runs here")
 	}
-	b, err := redisstream.Open(ctx, redisstream.Config{URL: state.BrokerURL, Logger: slog.New(slog.DiscardHandler)})
+	conns, err := state.Open(ctx, w, root, environ())
 	if err != nil {
 		return fmt.Errorf("read the journeys from the broker: %w", err)
 	}
-	defer b.Close()
-	d := journey.Demo{Shop: journey.Shop{URL: orders.HTTP}, Admin: b.Admin(), Out: cmd.OutOrStdout(), Within: within}
+	defer func() { _ = conns.Close() }()
+	log, err := journey.Read(ctx, conns.Broker, journey.Topics())
+	if err != nil {
+		return fmt.Errorf("read the journeys from the broker: %w", err)
+	}
+	defer log.Close()
+	d := journey.Demo{Shop: journey.Shop{URL: orders.HTTP}, Log: log, Out: cmd.OutOrStdout(), Within: within}
 	return d.Run(ctx)
 }

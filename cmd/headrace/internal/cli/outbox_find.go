@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -77,7 +76,7 @@ func (f findDatabase) places(context.Context) ([]boxPlace, error) {
 		p.Database.Driver, p.Database.DSN = f.driver, config.Secret(dsn)
 		return []boxPlace{{name: f.driver, profile: p}}, nil
 	}
-	w, name, root, err := f.workspace(env)
+	w, name, root, env, err := f.workspace(env)
 	if err != nil {
 		return nil, fmt.Errorf("%w; or name the database with --driver and --dsn", err)
 	}
@@ -90,7 +89,7 @@ func (f findDatabase) places(context.Context) ([]boxPlace, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, boxPlace{name: s.Name, profile: inFolder(p, root)})
+		all = append(all, boxPlace{name: s.Name, profile: dev.InFolder(p, root)})
 	}
 	if len(all) == 0 {
 		return nil, usageError{fmt.Errorf("--service is %q: there is no such service in %s", f.service, w.Root)}
@@ -98,15 +97,15 @@ func (f findDatabase) places(context.Context) ([]boxPlace, error) {
 	return all, nil
 }
 
-// workspace finds the workspace, the profile's name and the folder that the
-// services of `headrace dev` run in.
-func (f findDatabase) workspace(environ []string) (w *dev.Workspace, env, root string, err error) {
+// workspace finds the workspace, the profile's name, the folder that the services
+// of `headrace dev` run in, and the environment that they have.
+func (f findDatabase) workspace(environ []string) (w *dev.Workspace, env, root string, its []string, err error) {
 	env = f.env
 	if env == "" {
 		env = lookup(environ, config.EnvEnv, "local")
 	}
 	if w, err = dev.Find(f.dir, env); err != nil {
-		return nil, "", "", err
+		return nil, "", "", nil, err
 	}
 	root = f.state
 	if root == "" {
@@ -115,22 +114,12 @@ func (f findDatabase) workspace(environ []string) (w *dev.Workspace, env, root s
 	if f.env == "" {
 		switch state, err := dev.ReadState(root); {
 		case err == nil:
-			env = state.Env
+			env, environ = state.Env, state.Environ(environ)
 		case !errors.Is(err, dev.ErrNotRunning):
-			return nil, "", "", err
+			return nil, "", "", nil, err
 		}
 	}
-	return w, env, root, nil
-}
-
-// inFolder makes an SQLite path that is relative to the service's folder one that
-// works from here.
-func inFolder(p config.Profile, root string) config.Profile {
-	path := p.Database.DSN.Reveal()
-	if p.Database.Driver == "sqlite" && path != ":memory:" && !strings.HasPrefix(path, "file:") && !filepath.IsAbs(path) {
-		p.Database.DSN = config.Secret(filepath.Join(root, path))
-	}
-	return p
+	return w, env, root, environ, nil
 }
 
 func (p boxPlace) open(ctx context.Context) (*box, error) {

@@ -116,18 +116,6 @@ func (f relayFlags) broker(p *config.Profile) error {
 		p.Broker.Kind, p.Broker.URL, p.Broker.Prefix = f.kind, config.Secret(url), f.prefix
 	case f.find.dsn != "" || f.find.driver != "":
 		return usageError{errors.New("name the broker too: --broker and --url")}
-	case f.find.env == "" && p.Broker.URL == "":
-		root := f.find.state
-		if root == "" {
-			w, err := dev.Find(f.find.dir, p.Env)
-			if err != nil {
-				return err
-			}
-			root = w.Root
-		}
-		if state, err := dev.ReadState(root); err == nil {
-			p.Broker.URL = config.Secret(state.BrokerURL)
-		}
 	}
 	return nil
 }

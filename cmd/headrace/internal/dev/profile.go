@@ -46,12 +46,19 @@ func (w *Workspace) Profile(service, env string, environ []string) (config.Profi
 	}{}
 	err = config.Load(&settings, config.Options{
 		FS: oneFile{name: env + ".yaml", data: b}, Env: env,
-		Environ: without(w.environFor("", environ), config.EnvEnv, config.EnvConfigDir),
+		Environ: without(w.shared(service, environ), config.EnvEnv, config.EnvConfigDir),
 	})
 	if err != nil {
 		return p, fmt.Errorf("service %s: profile %q: %w", service, env, err)
 	}
 	return settings.Profile, nil
+}
+
+// shared is the service's environment without its own section's variables.
+func (w *Workspace) shared(service string, environ []string) []string {
+	return slices.DeleteFunc(w.environFor(service, environ), func(kv string) bool {
+		return strings.HasPrefix(kv, sectionPrefix(service))
+	})
 }
 
 // without returns environ without the keys.
@@ -61,9 +68,6 @@ func without(environ []string, keys ...string) []string {
 		return slices.Contains(keys, k)
 	})
 }
-
-// Overlay returns environ with the keys set, each once.
-func Overlay(environ []string, set map[string]string) []string { return overlay(environ, set) }
 
 // oneFile is a file system that holds one file.
 type oneFile struct {

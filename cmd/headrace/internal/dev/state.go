@@ -17,10 +17,14 @@ const stateFile = "dev.json"
 
 // State says what a running dev has started, for other commands to find.
 type State struct {
-	PID       int                `json:"pid"`
-	Env       string             `json:"env"`
-	BrokerURL string             `json:"broker_url"`
-	Services  map[string]Address `json:"services"`
+	PID int    `json:"pid"`
+	Env string `json:"env"`
+	// BrokerURL is where the Redis is that was started or given here; empty where
+	// the profile and Broker say all.
+	BrokerURL string `json:"broker_url,omitempty"`
+	// Broker are the variables HEADRACE_BROKER_* that the services were given.
+	Broker   map[string]string  `json:"broker,omitempty"`
+	Services map[string]Address `json:"services"`
 }
 
 // Address is where a service listens.

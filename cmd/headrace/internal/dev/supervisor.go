@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/localredis"
 )
 
@@ -31,8 +32,8 @@ type Options struct {
 	Env string
 	// Environ is the environment that the services inherit, "KEY=value".
 	Environ []string
-	// BrokerURL is a Redis that runs already. Empty means the profile's, and
-	// where that is empty too, one is started here.
+	// BrokerURL is a Redis that runs already, for profiles with Redis Streams.
+	// Empty means the profile's, and where that is empty too, one is started here.
 	BrokerURL string
 	// AnyPort makes every service listen on a free port. Default false: the
 	// profile's port, and a free one only where that is taken.
@@ -93,6 +94,16 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.BrokerURL != "" {
+		o.Environ = overlay(o.Environ, map[string]string{config.EnvName("broker.url"): o.BrokerURL})
+	}
+	all, err := w.profiles(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := reach(ctx, all); err != nil {
+		return nil, err
+	}
 	if o.State == "" {
 		o.State = w.Root
 	}
@@ -125,7 +136,7 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 
 	// The Redis and the services outlive ctx: they are stopped in order.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	redis, err := r.broker(life, &o)
+	redis, err := r.broker(life, &o, all)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -213,22 +224,15 @@ func (r *Running) binary(name string) string {
 }
 
 // broker starts a Redis when a service wants one and no address is given.
-func (r *Running) broker(ctx context.Context, o *Options) (*localredis.Server, error) {
-	if o.BrokerURL == "" {
-		o.BrokerURL = lookup(o.Environ, "HEADRACE_BROKER_URL")
+func (r *Running) broker(ctx context.Context, o *Options, all map[string]config.Profile) (*localredis.Server, error) {
+	r.State.Broker = brokerSettings(o.Environ)
+	r.State.BrokerURL = o.BrokerURL
+	wanted := false
+	for _, p := range all {
+		wanted = wanted || p.Broker.Kind == "redisstream" && p.Broker.URL == ""
 	}
-	if o.BrokerURL != "" {
-		r.State.BrokerURL = o.BrokerURL
+	if !wanted {
 		return nil, nil
-	}
-	for _, s := range r.Workspace.Services {
-		if s.BrokerURL != "" {
-			r.State.BrokerURL = s.BrokerURL
-			return nil, nil
-		}
-		if s.BrokerKind == "memory" {
-			return nil, fmt.Errorf("profile %q of %s has the memory broker, which reaches one process only: choose another profile", o.Env, s.Name)
-		}
 	}
 	srv, err := localredis.Start(ctx, localredis.Options{
 		Dir:    filepath.Join(r.Folder, "redis"),
@@ -334,15 +338,6 @@ func awaitOK(ctx context.Context, url string) error {
 		case <-tick.C:
 		}
 	}
-}
-
-func lookup(environ []string, key string) string {
-	for i := len(environ) - 1; i >= 0; i-- {
-		if k, v, ok := strings.Cut(environ[i], "="); ok && k == key {
-			return v
-		}
-	}
-	return ""
 }
 
 // overlay returns environ with the given keys set and set only once.

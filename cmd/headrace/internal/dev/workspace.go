@@ -24,8 +24,6 @@ type Service struct {
 	Dir string
 	// HTTPAddr and AdminAddr are where the profile lets it listen.
 	HTTPAddr, AdminAddr string
-	// BrokerKind and BrokerURL are the profile's broker.
-	BrokerKind, BrokerURL string
 }
 
 // Workspace is a checkout that holds services.
@@ -96,15 +94,13 @@ func (s *Service) readProfile(env string) error {
 		return fmt.Errorf("service %s: read its profile: %w", s.Name, err)
 	}
 	var p struct {
-		HTTP   struct{ Addr string }
-		Admin  struct{ Addr string }
-		Broker struct{ Kind, URL string }
+		HTTP  struct{ Addr string }
+		Admin struct{ Addr string }
 	}
 	if err := yaml.Unmarshal(b, &p); err != nil {
 		return fmt.Errorf("service %s: %s: %w", s.Name, path, err)
 	}
 	s.HTTPAddr, s.AdminAddr = p.HTTP.Addr, p.Admin.Addr
-	s.BrokerKind, s.BrokerURL = p.Broker.Kind, p.Broker.URL
 	if s.HTTPAddr == "" || s.AdminAddr == "" {
 		return fmt.Errorf("service %s: %s must set http.addr and admin.addr, so that services on one machine don't meet", s.Name, path)
 	}
@@ -113,13 +109,21 @@ func (s *Service) readProfile(env string) error {
 
 // environFor leaves out of environ the variables of other services' sections
 // (HEADRACE_<SERVICE>_...), so that one shell can hold settings of several: a
-// service refuses to start with a key that it does not know.
+// service refuses to start with a key that it does not know. In the values of the
+// others the word {service} becomes the service's name, so that one variable names
+// a database for each.
 func (w *Workspace) environFor(name string, environ []string) []string {
-	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+	its := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		return slices.ContainsFunc(w.Services, func(other Service) bool {
 			return other.Name != name && strings.HasPrefix(kv, sectionPrefix(other.Name))
 		})
 	})
+	for i, kv := range its {
+		if key, value, _ := strings.Cut(kv, "="); strings.HasPrefix(key, "HEADRACE_") && name != "" {
+			its[i] = key + "=" + strings.ReplaceAll(value, "{service}", name)
+		}
+	}
+	return its
 }
 
 func sectionPrefix(service string) string {

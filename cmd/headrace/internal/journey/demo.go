@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/pkg/events"
 	"github.com/headrace-go/headrace/pkg/events/notifications"
 	"github.com/headrace-go/headrace/pkg/events/orders"
@@ -18,9 +17,9 @@ import (
 // one whose payment is declined, and one that is cancelled after the capture and
 // refunded.
 type Demo struct {
-	Shop  Shop
-	Admin broker.Admin
-	Out   io.Writer
+	Shop Shop
+	Log  Log
+	Out  io.Writer
 	// Within bounds each order's journey. Default 30 s.
 	Within time.Duration
 }
@@ -113,7 +112,7 @@ func (d Demo) run(ctx context.Context, s step) error {
 func (d Demo) await(ctx context.Context, correlation string, start time.Time, until []ending) ([]Hop, error) {
 	// The broker's clock and ours may differ a little.
 	since := start.Add(-time.Minute)
-	return Await(ctx, d.Admin, Topics(), correlation, since, func(hops []Hop) bool {
+	return Await(ctx, d.Log, Topics(), correlation, since, func(hops []Hop) bool {
 		types := map[string]string{}
 		for _, h := range hops {
 			types[h.Event.ID] = h.Event.Type

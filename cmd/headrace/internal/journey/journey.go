@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/pkg/events"
 )
 
@@ -26,10 +25,10 @@ type Hop struct {
 // Collect reads the topics' events of one correlation id that were published at
 // or after since, in the order in which they happened. Entries that are no
 // events are left out: they belong to no journey.
-func Collect(ctx context.Context, admin broker.Admin, topics []string, correlationID string, since time.Time) ([]Hop, error) {
+func Collect(ctx context.Context, log Log, topics []string, correlationID string, since time.Time) ([]Hop, error) {
 	var hops []Hop
 	for _, topic := range topics {
-		for stored, err := range admin.Browse(ctx, topic, since) {
+		for stored, err := range log.Browse(ctx, topic, since) {
 			if err != nil {
 				return nil, fmt.Errorf("read topic %s: %w", topic, err)
 			}
@@ -56,12 +55,12 @@ var ErrIncomplete = errors.New("the journey did not end in time")
 const every = 25 * time.Millisecond
 
 // Await collects until done accepts the hops or ctx ends.
-func Await(ctx context.Context, admin broker.Admin, topics []string, correlationID string, since time.Time, done func([]Hop) bool) ([]Hop, error) {
+func Await(ctx context.Context, log Log, topics []string, correlationID string, since time.Time, done func([]Hop) bool) ([]Hop, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last []Hop
 	for {
-		hops, err := Collect(ctx, admin, topics, correlationID, since)
+		hops, err := Collect(ctx, log, topics, correlationID, since)
 		if err == nil {
 			last = hops
 			if done(hops) {
