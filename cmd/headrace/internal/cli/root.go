@@ -74,7 +74,7 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDev(), newDemo(), newDLQ(), newExplain(), newOutbox(), newRelay())
+	root.AddCommand(newDev(), newDemo(), newDLQ(), newEnv(), newExplain(), newOutbox(), newRelay())
 	return root
 }
 

@@ -93,22 +93,31 @@ func InFolder(p config.Profile, folder string) config.Profile {
 // is missing.
 func (w *Workspace) profiles(o Options) (map[string]config.Profile, error) {
 	all := map[string]config.Profile{}
-	var errs []error
+	var faults []string // each once, however many services have it
+	whose := map[string][]string{}
 	for _, s := range w.Services {
 		p, err := w.Profile(s.Name, o.Env, o.Environ)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		if err == nil && p.Broker.Kind == "memory" {
+			err = errors.New("its broker is memory, which reaches one process only: choose another profile")
 		}
-		if p.Broker.Kind == "memory" {
-			errs = append(errs, fmt.Errorf("profile %q of %s has the memory broker, which reaches one process only: choose another profile", o.Env, s.Name))
+		if err != nil {
+			why := strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: profile %q: ", s.Name, o.Env))
+			if whose[why] == nil {
+				faults = append(faults, why)
+			}
+			whose[why] = append(whose[why], s.Name)
 		}
 		all[s.Name] = p
 	}
-	if len(errs) > 0 && strings.Contains(errors.Join(errs...).Error(), config.EnvName("database.dsn")) {
-		errs = append(errs, fmt.Errorf("in %s the word {service} stands for the service's name, such as postgres://host/{service}", config.EnvName("database.dsn")))
+	var errs []error
+	for _, why := range faults {
+		errs = append(errs, fmt.Errorf("profile %q of %s: %s", o.Env, strings.Join(whose[why], ", "), why))
 	}
-	return all, errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err != nil && strings.Contains(err.Error(), config.EnvName("database.dsn")) {
+		err = fmt.Errorf("%w\nin %s the word {service} stands for the service's name, such as postgres://host/{service}", err, config.EnvName("database.dsn"))
+	}
+	return all, err
 }
 
 // reach asks the servers of the profiles whether they are there, before anything

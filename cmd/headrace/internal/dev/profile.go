@@ -116,24 +116,42 @@ type Command struct {
 	Environ []string
 }
 
+// Compile builds the service as its source stands now, apart from what dev runs,
+// into base, the folder that holds StateFolder, and returns the program's path.
+func (w *Workspace) Compile(ctx context.Context, service, base string, environ []string) (string, error) {
+	i := slices.IndexFunc(w.Services, func(s Service) bool { return s.Name == service })
+	if i < 0 {
+		return "", fmt.Errorf("no service %q in %s", service, w.Root)
+	}
+	base, err := filepath.Abs(base)
+	if err != nil {
+		return "", fmt.Errorf("state folder %q: %w", base, err)
+	}
+	binary := filepath.Join(base, StateFolder, "bin", service+".trial")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
+	cmd.Dir, cmd.Env = w.Services[i].Dir, environ
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", service, err, strings.TrimSpace(string(out)))
+	}
+	return binary, nil
+}
+
+// Environ is what the service gets of environ when it runs with the profile env.
+func (w *Workspace) Environ(service, env string, environ []string) []string {
+	return overlay(w.environFor(service, environ), map[string]string{config.EnvEnv: env})
+}
+
 // Build compiles the service as its source stands now, apart from what dev runs,
 // and says how to run it with the settings of p in base, the folder that holds
 // StateFolder. Binary, when not empty, is used instead of what would be built.
 func (w *Workspace) Build(ctx context.Context, service, binary, base string, p config.Profile, environ []string) (Command, error) {
-	i := slices.IndexFunc(w.Services, func(s Service) bool { return s.Name == service })
-	if i < 0 {
-		return Command{}, fmt.Errorf("no service %q in %s", service, w.Root)
-	}
 	base, err := filepath.Abs(base)
 	if err != nil {
 		return Command{}, fmt.Errorf("state folder %q: %w", base, err)
 	}
 	if binary == "" {
-		binary = filepath.Join(base, StateFolder, "bin", service+".trial")
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
-		cmd.Dir, cmd.Env = w.Services[i].Dir, environ
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return Command{}, fmt.Errorf("build %s: %w\n%s", service, err, strings.TrimSpace(string(out)))
+		if binary, err = w.Compile(ctx, service, base, environ); err != nil {
+			return Command{}, err
 		}
 	}
 	if binary, err = filepath.Abs(binary); err != nil {
