@@ -154,7 +154,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		n, err := c.Clean(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the pass was broken off by the end of ctx
 		case err != nil:
 			c.cfg.Logger.WarnContext(ctx, "inbox clean-up failed", "error", err, "next", c.cfg.Interval)
 		case n > 0:

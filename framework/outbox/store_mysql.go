@@ -24,7 +24,7 @@ type mysqlStore struct {
 	strict bool
 	opts   sqltx.Options
 
-	qScout, qHeld, qProbe, qFailures, qShut, qOpen, qFree, qStats, qPurgeable, qFail string
+	qScout, qProbe, qFailures, qShut, qOpen, qFree, qStats, qPurgeable, qFail string
 }
 
 // mysqlNow is the server's clock, whatever the session's time zone.

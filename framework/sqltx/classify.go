@@ -214,7 +214,7 @@ func walk(err error, visit func(error) bool) bool {
 		if visit(err) {
 			return true
 		}
-		switch x := err.(type) {
+		switch x := err.(type) { //nolint:errorlint // it unwraps by itself
 		case interface{ Unwrap() error }:
 			err = x.Unwrap()
 		case interface{ Unwrap() []error }:

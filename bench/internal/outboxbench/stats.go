@@ -41,15 +41,6 @@ func (s series) high() float64 {
 	return slices.Max(s)
 }
 
-// quantile returns the value below which the share q lies.
-func (s series) quantile(q float64) float64 {
-	c := s.sorted()
-	if len(c) == 0 {
-		return 0
-	}
-	return c[min(int(q*float64(len(c))), len(c)-1)]
-}
-
 // over divides run by run, so that what disturbed a whole run cancels out.
 func (s series) over(base series) series {
 	var out series
