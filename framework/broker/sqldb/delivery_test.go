@@ -490,7 +490,11 @@ func TestBacklog_B09(t *testing.T) {
 func testBacklog(t *testing.T, d dialect, db *sql.DB) {
 	b := d.open(t, db, sqldb.Config{})
 	topic := unique("backlog")
-	const total, inFlight = 100_000, 40
+	const inFlight = 40
+	total := 100_000
+	if d.dialect == sqltx.SQLite && raced {
+		total = 10_000
+	}
 	for i := 0; i < total; i += 5_000 {
 		publish(t, b, topic, msgs(i, i+5_000, nil)...)
 	}
@@ -506,7 +510,7 @@ func testBacklog(t *testing.T, d dialect, db *sql.DB) {
 	held := receive(t, ch)
 	s := stats(t, b, topic, "g")
 	require.LessOrEqual(t, s.Pending, int64(2*inFlight), "and acks on their way")
-	require.GreaterOrEqual(t, s.Lag, int64(total-501-2*inFlight))
+	require.GreaterOrEqual(t, s.Lag, int64(total)-501-2*inFlight)
 	require.Less(t, heap(), before+8<<20)
 	held.Ack()
 }

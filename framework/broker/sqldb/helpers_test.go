@@ -135,4 +135,3 @@ func (d dialect) bind(q string) string {
 	}
 	return q
 }
-
