@@ -46,7 +46,7 @@ func msgs(n int, key func(i int) string) []*message.Message {
 func (e env) publish(t testing.TB, topic string, batch []*message.Message) {
 	t.Helper()
 	// An emulator on a busy machine takes a while for a large backlog.
-	for part := range slices.Chunk(batch, 5000) {
+	for part := range slices.Chunk(batch, 100) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		err := e.b.Publisher().PublishBatch(ctx, topic, part)
 		cancel()
