@@ -42,7 +42,7 @@ func BenchmarkRelayToRedis(b *testing.B) {
 // BenchmarkCommitToPublish is the time from the commit of one event to its
 // publish, while nothing else goes on.
 func BenchmarkCommitToPublish(b *testing.B) {
-	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.SQLite} {
+	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.MySQL, sqltx.SQLite} {
 		b.Run(string(d), func(b *testing.B) {
 			e := newEnv(b, d)
 			pub := newFakeBroker()

@@ -66,7 +66,7 @@ func fill(b testing.TB, e env, n int) {
 // BenchmarkRelay drains a backlog into a broker that confirms at once, or after
 // 5 ms. It reports rows per second, and the rates of the first and the last tenth.
 func BenchmarkRelay(b *testing.B) {
-	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.SQLite} {
+	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.MySQL, sqltx.SQLite} {
 		for _, delay := range []time.Duration{0, 5 * time.Millisecond} {
 			b.Run(fmt.Sprintf("%s/delay=%s", d, delay), func(b *testing.B) {
 				e := newEnv(b, d)
@@ -105,7 +105,7 @@ func BenchmarkRelay(b *testing.B) {
 // BenchmarkWrite commits transactions that insert one event, beside ones that
 // insert the same bytes by hand.
 func BenchmarkWrite(b *testing.B) {
-	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.SQLite} {
+	for _, d := range []sqltx.Dialect{sqltx.Postgres, sqltx.MySQL, sqltx.SQLite} {
 		for _, writers := range []int{1, 8} {
 			for _, by := range []string{"hand", "writer"} {
 				b.Run(fmt.Sprintf("%s/writers=%d/%s", d, writers, by), func(b *testing.B) {
@@ -125,7 +125,7 @@ func BenchmarkWrite(b *testing.B) {
 										return w.Write(ctx, tx, m)
 									})
 								} else {
-									err = byHand(e.db, insert, m)
+									err = byHand(e.db, d.Rebind(insert), m)
 								}
 								if err != nil {
 									b.Error(err)
