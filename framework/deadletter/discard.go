@@ -97,8 +97,7 @@ func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardRe
 }
 
 func interruptedDiscard(ctx context.Context, report *DiscardReport, err error) error {
-	if ctx.Err() != nil {
-		report.Interrupted = true
+	if report.Interrupted = ctx.Err() != nil; report.Interrupted {
 		return nil
 	}
 	return err
