@@ -124,11 +124,19 @@ func (a *App) checkPolicy(h *handler, refuse refusal) bool {
 	return true
 }
 
+// restartMargin is how many deliveries are kept for restarts where the broker
+// counts what a stopping process gives back.
+const restartMargin = 4
+
 // checkDelays compares what the handler wants held back with what the broker can
 // hold.
 func (a *App) checkDelays(h *handler, features broker.Features, refuse refusal) {
 	p := h.policy
 	name := a.cfg.Broker.Name()
+	if need := len(p.redeliver) + 1 + restartMargin; features.CountsReleases && p.maxDeliveries > 0 && p.maxDeliveries < need {
+		refuse(middleware.RuleRedeliveries, fmt.Sprintf("at most %d deliveries on broker %q, which counts what a stopping process gives back", p.maxDeliveries, name),
+			"a few restarts would dead-letter messages unrun", fmt.Sprintf("set framework.MaxDeliveries or delivery.max_deliveries to %d or more", need))
+	}
 	if len(p.redeliver) > 0 && !features.DeliveryCount {
 		refuse(RuleUncounted, fmt.Sprintf("%d redeliveries on broker %q, which does not count deliveries", len(p.redeliver), name),
 			"nothing would tell the last one, so a failing message would come for ever", "leave framework.Redeliver out, or choose a broker that counts")

@@ -77,6 +77,10 @@ func TestUnsafeSetUpsAreRefused(t *testing.T) {
 		"a redelivery above the largest delay": {configure: on(func(f *broker.Features) { f.MaxDelay = time.Hour }), opts: []framework.HandlerOption{framework.Redeliver(time.Hour)}, rule: framework.RuleDelay},
 		"a breaker above the largest delay":    {configure: on(func(f *broker.Features) { f.MaxDelay = time.Minute }), opts: []framework.HandlerOption{framework.Breaker(middleware.BreakerConfig{OpenFor: time.Hour})}, rule: framework.RuleDelay},
 		"redeliveries that nobody counts":      {configure: on(func(f *broker.Features) { f.DeliveryCount = false }), opts: []framework.HandlerOption{framework.Redeliver(time.Second)}, rule: framework.RuleUncounted},
+		"no margin for restarts that count": {
+			configure: on(func(f *broker.Features) { f.CountsReleases = true }),
+			opts:      []framework.HandlerOption{framework.MaxDeliveries(4)}, rule: middleware.RuleRedeliveries,
+		},
 		"redeliveries above the delivery limit": {
 			opts: []framework.HandlerOption{framework.Redeliver(time.Second, time.Second, time.Second), framework.MaxDeliveries(3)}, rule: middleware.RuleRedeliveries,
 		},

@@ -22,12 +22,16 @@ import (
 // over and over.
 func TestABreakerPausesFetching(t *testing.T) {
 	t.Parallel()
-	onStages(t, func(c *framework.Config) { c.Profile.Delivery.MaxDeliveries = 3 }, func(t *testing.T, f *fixture) {
+	onStages(t, func(c *framework.Config) { c.Profile.Delivery.MaxDeliveries = few(c.Broker, 3) }, func(t *testing.T, f *fixture) {
 		const n, workers, openFor = 200, 4, 300 * time.Millisecond
 		var down atomic.Bool
 		var calls, running, most atomic.Int32
 		down.Store(true)
-		states := make(chan middleware.BreakerState, 1000)
+		type change struct {
+			to middleware.BreakerState
+			at time.Time
+		}
+		states := make(chan change, 1000)
 		framework.Handle(f.app, made, "one", func(context.Context, events.Event[thing]) error {
 			calls.Add(1)
 			most.Store(max(most.Load(), running.Add(1)))
@@ -37,19 +41,21 @@ func TestABreakerPausesFetching(t *testing.T) {
 			}
 			return nil
 		}, framework.Concurrency(workers), framework.MaxAttempts(100), framework.Breaker(middleware.BreakerConfig{
-			Failures: 3, OpenFor: openFor, OnState: func(s middleware.BreakerState) { states <- s },
+			Failures: 3, OpenFor: openFor, OnState: func(s middleware.BreakerState) { states <- change{s, time.Now()} },
 		}))
 		f.start()
 		for i := range n {
 			f.Publish(made.New(fmt.Sprint(i), thing{Name: "x"}))
 		}
-		require.Equal(t, middleware.BreakerOpen, await(t, states, "the opening"))
-		begun := time.Now()
+		opened := await(t, states, "the opening")
+		require.Equal(t, middleware.BreakerOpen, opened.to)
 		for range 3 { // three probes that fail
-			require.Equal(t, middleware.BreakerHalfOpen, await(t, states, "a probe"))
-			require.Equal(t, middleware.BreakerOpen, await(t, states, "its failure"))
+			probe := await(t, states, "a probe")
+			require.Equal(t, middleware.BreakerHalfOpen, probe.to)
+			require.GreaterOrEqual(t, probe.at.Sub(opened.at), openFor)
+			opened = await(t, states, "its failure")
+			require.Equal(t, middleware.BreakerOpen, opened.to)
 		}
-		require.GreaterOrEqual(t, time.Since(begun), 3*openFor)
 		require.InDelta(t, 2, f.metric("headrace_breaker_state", map[string]string{"handler": "one"}), 0)
 		require.LessOrEqual(t, calls.Load(), int32(2*workers+3), "only probes run")
 		deferred, _ := f.series("headrace_deferred_total", map[string]string{"reason": "breaker"})
@@ -72,7 +78,7 @@ func TestABreakerPausesFetching(t *testing.T) {
 // way.
 func TestABreakerIsNotHeldOpenByOneMessage(t *testing.T) {
 	t.Parallel()
-	onStages(t, func(c *framework.Config) { c.Profile.Delivery.MaxDeliveries = 2 }, func(t *testing.T, f *fixture) {
+	onStages(t, func(c *framework.Config) { c.Profile.Delivery.MaxDeliveries = few(c.Broker, 2) }, func(t *testing.T, f *fixture) {
 		framework.Handle(f.app, made, "one", func(_ context.Context, e events.Event[thing]) error {
 			if e.Data.Name == "bad" {
 				return errBroken

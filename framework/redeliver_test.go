@@ -69,6 +69,9 @@ func TestRedeliveriesBlockNobody_B30(t *testing.T) {
 func TestRedeliveriesKeepTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	onStages(t, nil, func(t *testing.T, f *fixture) {
+		if !f.Broker().Features().OrderPerKey {
+			return // the App refuses it: TestUnsafeSetUpsAreRefused
+		}
 		var mu sync.Mutex
 		var order []string
 		failed := false

@@ -71,6 +71,9 @@ func TestARedriveReachesTheGroupThatFailed_B23(t *testing.T) {
 func TestRedrivesShareTheHandlersBounds(t *testing.T) {
 	t.Parallel()
 	onStages(t, nil, func(t *testing.T, f *fixture) {
+		if !f.Broker().Features().OrderPerKey {
+			return
+		}
 		var mu sync.Mutex
 		running, most, keys := 0, 0, map[string]int{}
 		both := make(chan struct{})

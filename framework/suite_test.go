@@ -18,7 +18,15 @@ import (
 	"github.com/headrace-go/headrace/pkg/events"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(endingServers{m}) }
+
+// endingServers ends what several tests shared, before leaks are looked for.
+type endingServers struct{ *testing.M }
+
+func (m endingServers) Run() int {
+	defer endShared()
+	return m.M.Run()
+}
 
 // thing is the data of the tests' events.
 type thing struct {

@@ -95,7 +95,7 @@ func TestALongOutageGivesTheMessageBack_B40(t *testing.T) {
 	t.Parallel()
 	onStages(t, func(c *framework.Config) {
 		c.Profile.Delivery.TransientBudget = 50 * time.Millisecond
-		c.Profile.Delivery.MaxDeliveries = 2
+		c.Profile.Delivery.MaxDeliveries = few(c.Broker, 2)
 	}, func(t *testing.T, f *fixture) {
 		var down atomic.Bool
 		down.Store(true)
@@ -111,7 +111,7 @@ func TestALongOutageGivesTheMessageBack_B40(t *testing.T) {
 		f.Publish(made.New("k", thing{Name: "a"}))
 		require.Eventually(t, func() bool {
 			n, _ := f.series("headrace_messages_total", map[string]string{"outcome": "deferred"})
-			return n >= 5
+			return n >= 8
 		}, frameworktest.Timeout, 5*time.Millisecond, "given back more often than it may be delivered")
 		down.Store(false)
 		await(t, handled, "the end of the outage")

@@ -29,7 +29,7 @@ func (s *System) Listen(topics ...string) *Feed {
 	f := &Feed{s: s, topics: topics, group: "frameworktest." + events.NewID(), ch: make(chan events.Envelope, feedSize)}
 	for _, topic := range topics {
 		sub, err := s.broker.Subscriber(broker.SubscriberConfig{
-			Group: f.group, Order: true, Logger: Logger(s.t),
+			Group: f.group, Order: s.broker.Features().OrderPerKey, Logger: Logger(s.t),
 			OnMalformed: func(context.Context, *message.Message, error) error { return nil },
 		})
 		if err != nil {
