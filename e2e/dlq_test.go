@@ -44,9 +44,24 @@ var armedCLI = sync.OnceValues(func() (string, error) {
 	return path, goBuild(root, path, "./cmd/headrace", "-tags=failpoint")
 })
 
-// brokerFlags tell the command line where the system's broker is.
-func (s *system) brokerFlags() []string {
-	return []string{"--broker", "redisstream", "--url", s.redisURL, "--files", filepath.Join(s.dir, "dlq")}
+// dlqFlags tell the command line where the system's broker is: in the profile
+// that payments runs with, as an operator would. The services tell their groups
+// where the broker can't.
+func (s *system) dlqFlags() []string {
+	root, err := filepath.Abs("..")
+	require.NoError(s.t, err)
+	flags := []string{"--dir", root, "--env", string(s.kind), "--state", s.dir, "--service", "payments"}
+	for _, p := range s.procs {
+		flags = append(flags, "--admin", "http://"+p.admin)
+	}
+	return flags
+}
+
+// dlqCommand is a `headrace dlq` that is not started yet.
+func (s *system) dlqCommand(bin string, args ...string) *exec.Cmd {
+	cmd := exec.Command(bin, append(append([]string{"dlq"}, args...), s.dlqFlags()...)...)
+	cmd.Dir, cmd.Env = s.dir, append(environ(), s.addresses["payments"]...)
+	return cmd
 }
 
 // dlq runs `headrace dlq` with the arguments to its end.
@@ -57,8 +72,8 @@ func (s *system) dlq(args ...string) (out string, code int) {
 
 func (s *system) run(bin string, env []string, args ...string) (out string, code int) {
 	s.t.Helper()
-	cmd := exec.Command(bin, append(append([]string{"dlq"}, args...), s.brokerFlags()...)...)
-	cmd.Env = append(environ(), env...)
+	cmd := s.dlqCommand(bin, args...)
+	cmd.Env = append(cmd.Env, env...)
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -161,7 +176,7 @@ func (s *system) requireOneMail(box *mailbox, n int) {
 // documents show.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
-	for _, k := range []kind{embedded, servers} {
+	for _, k := range kinds {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t, k)
@@ -201,7 +216,9 @@ func TestDeadLetters(t *testing.T) {
 			require.Equal(t, "no dead letters\n", shell("list"))
 			s.requireExactlyOnce(orders)
 			s.requireOneMail(box, orders)
-			requireShown(t, session.String())
+			if k == embedded || k == servers {
+				requireShown(t, session.String())
+			}
 		})
 	}
 }
@@ -296,63 +313,88 @@ func sessionShape(session string) []string {
 }
 
 // TestReplayKilled kills a replay with SIGKILL in every window between its steps,
-// resumes it, and sees that no order is lost and none takes effect twice.
+// resumes it, and sees that no order is lost and none takes effect twice (B23).
 func TestReplayKilled(t *testing.T) {
 	t.Parallel()
+	for _, k := range []kind{servers, postgres, aws} {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			testReplayKilled(t, k)
+		})
+	}
+}
+
+func testReplayKilled(t *testing.T, k kind) {
 	armed, err := armedCLI()
 	require.NoError(t, err)
-	s := newSystem(t, servers)
+	s := newSystem(t, k)
 	box := newMailbox(t)
 	const orders = 40
 	s.breakPayments(box, orders)
 	s.mendPayments(box)
 	for _, step := range []struct {
-		point string
-		left  int // dead letters afterwards
+		point       string
+		least, most int // dead letters afterwards; SQS has no order, so there it varies
 	}{
-		{"redrive.published@2", 30}, // the second ten are published, nothing says so
-		{"redrive.journaled", 30},   // they are published again, and on record
-		{"redrive.deleted", 10},     // they are deleted unpublished, and ten more are done
+		{"redrive.published@2", 30, 30}, // the second ten are published, nothing says so
+		{"redrive.journaled", 30, 30},   // ten are published, perhaps again, and on record
+		{"redrive.deleted", 10, 20},     // what is on record is deleted unpublished, and ten more are done
 	} {
 		out, code := s.run(armed, []string{"HEADRACE_FAILPOINT=" + step.point}, "replay", chargeOrder, "--yes", "--rate", "10")
 		require.Equal(t, -1, code, "%s: not killed: %s", step.point, out)
-		require.Equal(t, step.left, s.depth(chargeOrder), step.point)
+		// On SQS what the killed one was looking at is out of sight for 30 s.
+		eventually(t, 2*time.Minute, func() error {
+			if d := s.depth(chargeOrder); d < step.least || d > step.most {
+				return fmt.Errorf("%s: %d dead letters", step.point, d)
+			}
+			return nil
+		})
 	}
-
-	// The last ten go one by one: killed at any moment, then ended by Ctrl-C.
-	cmd := exec.Command(bin(t, "headrace"), append([]string{"dlq", "replay", chargeOrder, "--yes", "--rate", "3"}, s.brokerFlags()...)...)
-	cmd.Env = environ()
-	require.NoError(t, cmd.Start())
-	eventually(t, time.Minute, func() error {
-		if s.depth(chargeOrder) > 6 {
-			return errors.New("not half-way yet")
+	if k != aws {
+		s.killAndInterrupt()
+	}
+	// On SQS one replay may not see all.
+	eventually(t, 2*time.Minute, func() error {
+		s.must("replay", chargeOrder, "--yes")
+		if left := s.count("orders", "/v1/orders?state=placed", "orders", 1); left > 0 {
+			return errors.New("orders are not charged yet")
 		}
 		return nil
 	})
-	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait()
-
-	var out bytes.Buffer
-	cmd = exec.Command(bin(t, "headrace"), append([]string{"dlq", "replay", chargeOrder, "--yes", "--rate", "1"}, s.brokerFlags()...)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = environ(), &out, &out
-	before := s.depth(chargeOrder)
-	require.NoError(t, cmd.Start())
-	eventually(t, time.Minute, func() error {
-		if s.depth(chargeOrder) == before {
-			return errors.New("not begun yet")
-		}
-		return nil
-	})
-	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-	_ = cmd.Wait()
-	require.Equal(t, 3, cmd.ProcessState.ExitCode(), "a part was done: %s", out.String())
-	require.Contains(t, out.String(), "interrupted")
-	require.NotZero(t, s.depth(chargeOrder))
-
-	s.must("replay", chargeOrder, "--yes")
 	require.Zero(t, s.depth(chargeOrder))
 	s.requireExactlyOnce(orders)
 	s.requireOneMail(box, orders)
+}
+
+// killAndInterrupt kills a replay at no moment in particular, and ends another by
+// Ctrl-C.
+func (s *system) killAndInterrupt() {
+	s.t.Helper()
+	until := func(reached func(depth int) bool) {
+		eventually(s.t, time.Minute, func() error {
+			if d := s.depth(chargeOrder); !reached(d) {
+				return fmt.Errorf("%d dead letters are left", d)
+			}
+			return nil
+		})
+	}
+	cmd := s.dlqCommand(bin(s.t, "headrace"), "replay", chargeOrder, "--yes", "--rate", "3")
+	require.NoError(s.t, cmd.Start())
+	until(func(depth int) bool { return depth <= 6 })
+	require.NoError(s.t, cmd.Process.Kill())
+	_ = cmd.Wait()
+
+	var out bytes.Buffer
+	cmd = s.dlqCommand(bin(s.t, "headrace"), "replay", chargeOrder, "--yes", "--rate", "1")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	before := s.depth(chargeOrder)
+	require.NoError(s.t, cmd.Start())
+	until(func(depth int) bool { return depth < before })
+	require.NoError(s.t, cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait()
+	require.Equal(s.t, 3, cmd.ProcessState.ExitCode(), "a part was done: %s", out.String())
+	require.Contains(s.t, out.String(), "interrupted")
+	require.NotZero(s.t, s.depth(chargeOrder))
 }
 
 // TestDiscardAndImport takes dead letters out and puts them back, byte for byte,
@@ -391,7 +433,7 @@ func TestDiscardAndImport(t *testing.T) {
 	require.Contains(t, s.must("import", chargeOrder, archive, "--yes"), "imported 4 of 4 dead letters")
 	require.Contains(t, s.must("import", chargeOrder, archive, "--yes"), "imported 0 of 4 dead letters")
 	require.Equal(t, records(t, exported), records(t, s.must("export", chargeOrder)))
-	audit, err := os.ReadFile(filepath.Join(s.dir, "dlq", "audit.jsonl"))
+	audit, err := os.ReadFile(filepath.Join(s.dir, ".headrace", "dlq", "audit.jsonl"))
 	require.NoError(t, err)
 	require.Equal(t, 1+orders+orders, strings.Count(string(audit), "\n"))
 	require.NotContains(t, string(audit), "ada@example.com", "the audit holds no payload")
@@ -439,7 +481,7 @@ func TestDiscardAndImport(t *testing.T) {
 // returns the verdicts.
 func (s *system) trial(code int) (verdicts []string) {
 	s.t.Helper()
-	out, got := s.run(bin(s.t, "headrace"), nil, "trial", chargeOrder, "--json", "--dir", "..", "--state", s.dir, "--binary", bin(s.t, "payments"))
+	out, got := s.run(bin(s.t, "headrace"), nil, "trial", chargeOrder, "--json", "--binary", bin(s.t, "payments"))
 	var all []struct{ Verdict string }
 	require.NoError(s.t, json.NewDecoder(strings.NewReader(out)).Decode(&all), out) // the error's line follows
 	require.Equal(s.t, code, got, out)

@@ -69,11 +69,11 @@ func TestDashboardsNameRealMetrics(t *testing.T) {
 // configuration, that images are pinned and that everything has a health check.
 func TestComposeSetsKnownKeys(t *testing.T) {
 	t.Parallel()
-	o, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithoutEnvironmentResolution, cli.WithName("headrace"))
+	o, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithoutEnvironmentResolution, cli.WithName("headrace"), cli.WithProfiles([]string{"mariadb"}))
 	require.NoError(t, err)
 	project, err := o.LoadProject(context.Background())
 	require.NoError(t, err)
-	for _, want := range append([]string{"postgres", "redis", "aws", "prometheus", "grafana", "jaeger"}, names...) {
+	for _, want := range append([]string{"postgres", "redis", "mariadb", "aws", "prometheus", "grafana", "jaeger"}, names...) {
 		require.Contains(t, project.Services, want)
 	}
 	for name, service := range project.Services {

@@ -19,39 +19,27 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/headrace-go/headrace/framework/testenv"
 )
 
 // system is the three services as processes of the test's own.
 type system struct {
-	t        *testing.T
-	dir      string
+	t    *testing.T
+	kind kind
+	dir  string
+	// redisURL is the Redis of the kinds that have one.
 	redisURL string
-	// dsn is the service's Postgres database; empty means SQLite in dir.
-	dsn   map[string]string
-	procs map[string]*proc
+	// addresses are each service's variables that the profile leaves to the
+	// environment.
+	addresses map[string][]string
+	procs     map[string]*proc
 }
-
-// kind is where a system's messages and rows live.
-type kind string
-
-const (
-	// embedded is the local profile as shipped: a Redis of its own, SQLite files.
-	embedded kind = "redis+sqlite"
-	// servers is a real Redis and a real Postgres.
-	servers kind = "redis+postgres"
-)
 
 // newSystem starts the servers of a kind; start starts the services.
 func newSystem(t *testing.T, k kind) *system {
 	t.Helper()
-	s := &system{t: t, dir: t.TempDir(), dsn: map[string]string{}, procs: map[string]*proc{}}
-	s.redisURL = testenv.Redis(t).URL()
+	s := &system{t: t, kind: k, dir: t.TempDir(), addresses: map[string][]string{}, procs: map[string]*proc{}}
+	s.serve()
 	for _, n := range names {
-		if k == servers {
-			s.dsn[n] = testenv.PostgresDSN(t)
-		}
 		s.procs[n] = &proc{t: t, name: n, http: freeAddr(t), admin: freeAddr(t)}
 	}
 	t.Cleanup(func() {
@@ -76,23 +64,24 @@ func (s *system) start(extra []string, which ...string) {
 	}
 	for _, n := range which {
 		p := s.procs[n]
-		env := []string{
-			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir,
-			"HEADRACE_ENV=local",
-			"HEADRACE_BROKER_URL=" + s.redisURL,
-			"HEADRACE_HTTP_ADDR=" + p.http,
-			"HEADRACE_ADMIN_ADDR=" + p.admin,
-			// A dead consumer's messages come back soon, so that the test is short.
-			"HEADRACE_DELIVERY_LEASE=2s",
-		}
-		if dsn := s.dsn[n]; dsn != "" {
-			env = append(env, "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN="+dsn)
-		}
-		p.start(bin(s.t, n), s.dir, append(env, theirs(n, extra)...))
+		p.start(bin(s.t, n), s.dir, append(s.environ(n), theirs(n, extra)...))
 	}
 	for _, n := range which {
 		s.procs[n].awaitReady()
 	}
+}
+
+// environ is what a service of the system runs with.
+func (s *system) environ(name string) []string {
+	p := s.procs[name]
+	return append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir,
+		"HEADRACE_ENV=" + string(s.kind),
+		"HEADRACE_HTTP_ADDR=" + p.http,
+		"HEADRACE_ADMIN_ADDR=" + p.admin,
+		// A dead consumer's messages come back soon, so that the test is short.
+		"HEADRACE_DELIVERY_LEASE=2s",
+	}, s.addresses[name]...)
 }
 
 // theirs leaves out the variables of another service's section, which n would
