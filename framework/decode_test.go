@@ -168,6 +168,75 @@ func TestTypesThatShareATopic_B45(t *testing.T) {
 	require.InDelta(t, 3, f.metric("headrace_skipped_total", map[string]string{"handler": "one", "reason": "filtered"}), 0)
 }
 
+// A known type on a topic that is not its own was published to the wrong place:
+// it is kept, not skipped (B45).
+func TestAKnownTypeOnTheWrongTopic_B45(t *testing.T) {
+	t.Parallel()
+	melted := events.Define[thing]("thing.melted", "1.0")
+	boxed := events.Define[thing]("thing.boxed", "1.0", events.Topic("boxes"))
+	f := setup(t)
+	handled := make(chan string, 4)
+	note := func(_ context.Context, e events.Event[thing]) error { handled <- e.Type; return nil }
+	framework.Handle(f.app, made, "make", note)
+	framework.Handle(f.app, melted, "melt", note)
+	framework.Handle(f.app, boxed, "box", note)
+	f.start()
+	const rest = `"version":"1.0","timestamp":"2026-01-02T03:04:05Z","data":{"name":"a"}`
+	f.SendRaw(made.Topic(), message.NewMessage("u1", envelope(`"type":"thing.melted",`+rest)))
+	f.SendRaw(boxed.Topic(), message.NewMessage("u2", envelope(`"type":"thing.made",`+rest)))
+	f.Publish(boxed.New("k", thing{Name: "a"}))
+	f.Idle()
+	require.Equal(t, "thing.boxed", await(t, handled, "the one in its place"))
+	require.Empty(t, handled)
+	for group, names := range map[string][]string{
+		"things.make": {"thing.melted 1.0", `"thing.made"`, `belongs on topic "thing.melted"`},
+		"things.box":  {"thing.made 1.0", `"boxes"`, `belongs on topic "thing.made"`},
+	} {
+		dead := f.DeadLetters(group)
+		require.Len(t, dead, 1, group)
+		require.Equal(t, middleware.ReasonDecode, dead[0].Reason, group)
+		for _, name := range names {
+			require.Contains(t, dead[0].Error, name, group)
+		}
+	}
+	_, skipped := f.series("headrace_skipped_total", map[string]string{"reason": "filtered"})
+	require.False(t, skipped)
+}
+
+// Another major version on the type's own topic is skipped by the handlers of the
+// first only where the service has a handler that takes it (B45).
+func TestAnotherMajorVersionOnTheTypesOwnTopic_B45(t *testing.T) {
+	t.Parallel()
+	newer := events.Define[thing]("thing.made", "2.0")
+	for name, taken := range map[string]bool{"known": false, "taken": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			var ones, twos atomic.Int32
+			framework.Handle(f.app, made, "one", func(context.Context, events.Event[thing]) error { ones.Add(1); return nil })
+			if taken {
+				framework.Handle(f.app, newer, "two", func(context.Context, events.Event[thing]) error { twos.Add(1); return nil })
+			} else {
+				f.app.Emits(newer.Descriptor())
+			}
+			f.start()
+			f.Publish(newer.New("k", thing{Name: "a"}))
+			f.Idle()
+			require.Zero(t, ones.Load())
+			dead := f.DeadLetters("things.one")
+			if taken {
+				require.EqualValues(t, 1, twos.Load())
+				require.Empty(t, dead)
+				require.InDelta(t, 1, f.metric("headrace_skipped_total", map[string]string{"handler": "one", "reason": "filtered"}), 0)
+				return
+			}
+			require.Len(t, dead, 1)
+			require.Equal(t, middleware.ReasonDecode, dead[0].Reason)
+			require.Contains(t, dead[0].Error, `thing.made 2.0 on topic "thing.made"`)
+		})
+	}
+}
+
 func TestStaleEventsAreSkippedAndCounted(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

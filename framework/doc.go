@@ -22,8 +22,13 @@
 // A plain error is retried with exponential backoff and full jitter, then the
 // message goes to the dead letters of its handler's group with its story.
 // Permanent goes there at once, RetryAfter waits as told, Skip acks, Defer gives
-// the message back uncounted. A payload that is no event of the handler's type
-// goes to the dead letters as raw bytes.
+// the message back uncounted.
+//
+// A payload that is no event of the handler's type goes to the dead letters as raw
+// bytes: what can't be decoded, a type that this service does not know, and a known
+// one on a topic that is not its own. It is skipped and counted only where its type
+// was defined on the same topic (events.Topic), which several types share, or
+// where another handler of the service takes that major version.
 //
 // # Shutdown
 //

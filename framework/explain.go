@@ -84,7 +84,7 @@ func (a *App) Explain() Explanation {
 		for _, l := range info.Layers {
 			if l.Name == "user" && !filter { // the App's own gate is the first of them
 				filter = true
-				l.Name, l.Detail = "filter", "other registered types are skipped, unknown ones dead-lettered"
+				l.Name, l.Detail = "filter", "other types defined on this topic are skipped, any other dead-lettered"
 			}
 			e.Stack = append(e.Stack, strings.TrimSpace(l.Name+" "+l.Detail))
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,8 +174,8 @@ func (a *App) admit(h *handler, o *opened) error {
 	}
 	env := o.env
 	if env.Type != h.event.Name || !sameMajor(env.Version, h.event.Version) {
-		if _, known := a.registry.Lookup(env.Type, env.Version); !known {
-			return Permanent(fmt.Errorf("handler %q of topic %q: %w", h.name, h.event.Topic, unknown(h.event, env)))
+		if !a.othersOn(h, env) {
+			return Permanent(fmt.Errorf("handler %q of topic %q takes %s %s: %w", h.name, h.event.Topic, h.event.Name, h.event.Version, a.misplaced(h, env)))
 		}
 		return middleware.SkipBecause(middleware.SkipFiltered, fmt.Errorf("%w: %q takes %s %s, not %s %s", ErrFiltered, h.name, h.event.Name, h.event.Version, env.Type, env.Version))
 	}
@@ -186,11 +187,35 @@ func (a *App) admit(h *handler, o *opened) error {
 	return nil
 }
 
-func unknown(want events.Descriptor, env events.Envelope) error {
-	if env.Type == want.Name {
-		return &events.DecodeError{Code: events.CodeUnknownVersion, Field: "version", Value: env.Version, Err: fmt.Errorf("this service knows %s and versions that only add to it", want.Version)}
+// othersOn tells whether an event that is not of h's type has its place on h's
+// topic all the same: its type was defined on that topic, which several share. A
+// topic that is one type's own has room for another major version of it only
+// where a handler of this service takes that, else nobody would miss it.
+func (a *App) othersOn(h *handler, env events.Envelope) bool {
+	d, known := a.registry.Lookup(env.Type, env.Version)
+	if !known || d.Topic != h.event.Topic {
+		return false
 	}
-	return &events.DecodeError{Code: events.CodeUnknownType, Field: "type", Value: env.Type, Err: fmt.Errorf("this service has not registered that type")}
+	if d.Name != h.event.Name || d.Topic != d.Name {
+		return true
+	}
+	return slices.ContainsFunc(a.handlers, func(o *handler) bool {
+		return o.event.Topic == d.Topic && o.event.Name == d.Name && sameMajor(o.event.Version, env.Version)
+	})
+}
+
+// misplaced says why an event does not belong on h's topic.
+func (a *App) misplaced(h *handler, env events.Envelope) error {
+	if env.Type == h.event.Name {
+		return &events.DecodeError{Code: events.CodeUnknownVersion, Field: "version", Value: env.Version, Err: fmt.Errorf("%s %s on topic %q: no handler of this service takes that major version", env.Type, env.Version, h.event.Topic)}
+	}
+	fault := &events.DecodeError{Code: events.CodeUnknownType, Field: "type", Value: env.Type}
+	if d, known := a.registry.Lookup(env.Type, env.Version); known {
+		fault.Err = fmt.Errorf("%s %s belongs on topic %q, not on %q", env.Type, env.Version, d.Topic, h.event.Topic)
+	} else {
+		fault.Err = fmt.Errorf("this service has not registered %s %s for topic %q", env.Type, env.Version, h.event.Topic)
+	}
+	return fault
 }
 
 func sameMajor(a, b string) bool {
