@@ -38,7 +38,8 @@ type Explanation struct {
 	// Settings are all keys, sorted.
 	Settings []Setting
 	// Faults is the error with which Load would refuse this profile. The settings
-	// are then what could be read of it.
+	// are then what could be read of it. Of an environment without a profile it is
+	// an *UnknownProfileError and nothing else: what more is wrong follows from it.
 	Faults error
 }
 
@@ -55,6 +56,10 @@ func Explain(target any, opts Options) (*Explanation, error) {
 		x.Faults = errors.Join(x.Faults, err)
 	}
 	x.Faults = errors.Join(x.Faults, src.schema.validate(target))
+	var unknown *UnknownProfileError
+	if errors.As(src.faults, &unknown) {
+		x.Faults = unknown
+	}
 	v := reflect.ValueOf(target)
 	for v.Kind() == reflect.Pointer {
 		v = v.Elem()

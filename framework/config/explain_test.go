@@ -54,13 +54,16 @@ func TestExplainTellsValueAndSource(t *testing.T) {
 // A profile that Load refuses is explained all the same.
 func TestExplainOfAProfileThatCannotWork(t *testing.T) {
 	t.Parallel()
-	x, got := explain(t, "HEADRACE_ENV=nowhere", "HEADRACE_GATEWAY_RETRIES=10", "HEADRACE_GATEWAY_TIMEOUT=30", "HEADRACE_GATEWAI=1", "HEADRACE_DATABASE_DRIVER=postgres")
-	for _, named := range []string{"nowhere", "gateway.retries is 10", "gateway.timeout", "HEADRACE_GATEWAI", "database.dsn"} {
+	x, got := explain(t, "HEADRACE_GATEWAY_RETRIES=10", "HEADRACE_GATEWAY_TIMEOUT=30", "HEADRACE_GATEWAI=1", "HEADRACE_DATABASE_DRIVER=postgres", "HEADRACE_DATABASE_DSN=")
+	for _, named := range []string{"gateway.retries is 10", "gateway.timeout", "HEADRACE_GATEWAI", "database.dsn"} {
 		require.ErrorContains(t, x.Faults, named)
 	}
-	require.Empty(t, x.File)
 	require.Equal(t, 10, got["gateway.retries"].Value)
 	require.Equal(t, config.FromDefault, got["gateway.timeout"].Source, "what can't be read has no effect")
+
+	x, _ = explain(t, "HEADRACE_ENV=nowhere", "HEADRACE_GATEWAI=1")
+	require.Empty(t, x.File)
+	require.Equal(t, &config.UnknownProfileError{Env: "nowhere", Place: "the embedded profiles", Known: []string{"local"}}, x.Faults)
 
 	_, err := config.Explain(7, config.Options{})
 	require.Error(t, err)

@@ -230,8 +230,23 @@ func profileBytes(opts Options) (raw []byte, where string, err error) {
 		}
 	}
 	sort.Strings(known)
-	return nil, "", fmt.Errorf("config: environment %q (%s) has no %s.yaml in %s: known are %s%s",
-		opts.Env, EnvEnv, opts.Env, place, quoted(known), didYouMean(opts.Env, known))
+	return nil, "", &UnknownProfileError{Env: opts.Env, Place: place, Known: known}
+}
+
+// UnknownProfileError is the fault of an environment that has no profile.
+type UnknownProfileError struct {
+	// Env is the environment that was asked for.
+	Env string
+	// Place is where its profile was looked for: a folder, or "the embedded profiles".
+	Place string
+	// Known are the profiles that are there, sorted.
+	Known []string
+}
+
+// Error names the file that is missing and those that are there.
+func (e *UnknownProfileError) Error() string {
+	return fmt.Sprintf("config: environment %q (%s): no %s.yaml in %s, there are: %s%s",
+		e.Env, EnvEnv, e.Env, e.Place, quoted(e.Known), didYouMean(e.Env, e.Known))
 }
 
 var profileType = reflect.TypeFor[Profile]()

@@ -45,7 +45,8 @@ Usage:
   %[1]s                 serve until SIGTERM or SIGINT, then drain
   %[1]s migrate         bring the database's tables up to date, and end
   %[1]s healthcheck     ask the service on this machine whether it is ready
-  %[1]s config          show every setting: its variable, its value and where that comes from
+  %[1]s config          show every setting: its variable, its value and where that comes from; exit
+                          with 1 where serving would refuse them
   %[1]s config --json   the same for programs
   %[1]s needs           compare what the handlers need with what the profile's broker gives
   %[1]s needs --json    the same for programs

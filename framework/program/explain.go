@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -11,8 +12,8 @@ import (
 	"github.com/headrace-go/headrace/framework/config"
 )
 
-// explain prints every setting as a table. It works for settings that serve
-// would refuse; what is wrong with them goes to Stderr.
+// explain prints every setting as a table, also of settings that serve would
+// refuse; the error then says what is wrong with them.
 func (p Program[S]) explain(_ context.Context, c Call) error {
 	x, err := p.explained(c)
 	if err != nil {
@@ -35,7 +36,7 @@ func (p Program[S]) explain(_ context.Context, c Call) error {
 	if _, err := c.Stdout.Write(out.Bytes()); err != nil {
 		return err
 	}
-	return tellFaults(c, x)
+	return faultsOf(x)
 }
 
 func (p Program[S]) explainJSON(_ context.Context, c Call) error {
@@ -48,12 +49,20 @@ func (p Program[S]) explainJSON(_ context.Context, c Call) error {
 	if err := enc.Encode(x.Settings); err != nil {
 		return fmt.Errorf("write the settings: %w", err)
 	}
-	return tellFaults(c, x)
+	return faultsOf(x)
 }
 
+// explained are the settings. An environment without a profile has none to show.
 func (p Program[S]) explained(c Call) (*config.Explanation, error) {
 	settings := p.Defaults
-	return config.Explain(&settings, p.source(c))
+	x, err := config.Explain(&settings, p.source(c))
+	if err != nil {
+		return nil, err
+	}
+	if unknown := (*config.UnknownProfileError)(nil); errors.As(x.Faults, &unknown) {
+		return nil, unknown
+	}
+	return x, nil
 }
 
 // shown is a value in one cell: as the environment would write it.
@@ -71,11 +80,10 @@ func shown(value any) string {
 	}
 }
 
-// tellFaults says why serve would refuse. That is no failure of config itself.
-func tellFaults(c Call, x *config.Explanation) error {
+// faultsOf says why serve would refuse.
+func faultsOf(x *config.Explanation) error {
 	if x.Faults == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(c.Stderr, "these settings do not work:\n%v\n", x.Faults)
-	return err
+	return fmt.Errorf("these settings do not work:\n%w", x.Faults)
 }

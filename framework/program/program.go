@@ -63,8 +63,7 @@ type Call struct {
 	// Stdout receives the log, and what config, needs, trial and help print. Default:
 	// os.Stdout.
 	Stdout io.Writer
-	// Stderr receives what config finds wrong, and the log of trial. Default:
-	// os.Stderr.
+	// Stderr receives the log of trial. Default: os.Stderr.
 	Stderr io.Writer
 	// Started, when set, is called once the service is ready.
 	Started func(*framework.App)

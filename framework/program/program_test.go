@@ -279,20 +279,30 @@ func TestConfigTellsEveryKey(t *testing.T) {
 	}
 }
 
-// Whoever sets a service up asks what there is to set before it is set.
-func TestConfigWorksWhereServeWouldNot(t *testing.T) {
+// Whoever sets a service up asks what there is to set before it is set, and is
+// told that it is not.
+func TestConfigOfSettingsThatServeRefuses(t *testing.T) {
 	t.Parallel()
-	var stdout, stderr programtest.Log
 	for _, args := range [][]string{{"config"}, {"config", "--json"}} {
-		require.NoError(t, lampsProgram().Run(t.Context(), program.Call{
-			Args: args, Environ: []string{"HEADRACE_ENV=nowhere", "HEADRACE_LAMPS_ROOMS="}, Stdout: &stdout, Stderr: &stderr,
-		}))
+		var stdout programtest.Log
+		err := lampsProgram().Run(t.Context(), program.Call{
+			Args: args, Environ: []string{"HEADRACE_ENV=test", "HEADRACE_LAMPS_ROOMS="}, Stdout: &stdout,
+		})
+		require.ErrorContains(t, err, "these settings do not work")
+		require.ErrorContains(t, err, "lamps.rooms")
+		require.Contains(t, stdout.String(), "HEADRACE_LAMPS_ROOMS")
+		require.NotContains(t, stdout.String(), "do not work")
 	}
-	require.Contains(t, stdout.String(), "profile nowhere, no file")
-	require.Contains(t, stdout.String(), `"HEADRACE_LAMPS_ROOMS"`)
-	require.NotContains(t, stdout.String(), "do not work")
-	for _, fault := range []string{"nowhere", "lamps.rooms"} {
-		require.Contains(t, stderr.String(), fault)
+}
+
+// What follows from the profile that is missing would only hide that.
+func TestConfigOfAnUnknownEnvironment(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"config"}, {"config", "--json"}, {"needs"}, {"explain"}} {
+		out, err := programtest.Command(t, lampsProgram(), []string{"HEADRACE_ENV=nowhere", "HEADRACE_LAMPS_ROOMS="}, args...)
+		require.Empty(t, out)
+		require.ErrorContains(t, err, `no nowhere.yaml in the embedded profiles, there are: "`)
+		require.NotContains(t, err.Error(), "rooms")
 	}
 }
 
