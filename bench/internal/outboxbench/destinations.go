@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -173,16 +172,32 @@ func insertAll(ctx context.Context, pool *pgxpool.Pool, msgs []*message.Message)
 	return err
 }
 
+// countedBatches counts what our relay has published.
+type countedBatches struct {
+	broker.Publisher
+	m *meter
+}
+
+func (c countedBatches) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) error {
+	err := c.Publisher.PublishBatch(ctx, topic, msgs)
+	if err == nil {
+		c.m.add(len(msgs))
+	}
+	return err
+}
+
+func (c countedBatches) KeepsKeyOrder() bool { return broker.KeepsKeyOrder(c.Publisher) }
+
 // counted counts what a stock relay has published.
 type counted struct {
 	message.Publisher
-	n *atomic.Int64
+	m *meter
 }
 
 func (c counted) Publish(topic string, msgs ...*message.Message) error {
 	err := c.Publisher.Publish(topic, msgs...)
 	if err == nil {
-		c.n.Add(int64(len(msgs)))
+		c.m.add(len(msgs))
 	}
 	return err
 }

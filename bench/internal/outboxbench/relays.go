@@ -2,7 +2,6 @@ package outboxbench
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -72,12 +71,14 @@ func (b *bench) relays(ctx context.Context) ([]RelayResult, error) {
 			if j.to.name == "5 ms away" {
 				stockRows = max(stockRows/10, 50)
 			}
-			for _, system := range []struct {
+			systems := []struct {
 				rows int
 				run  func(context.Context, destination, int, int, int) (float64, error)
 				to   *series
 				name string
-			}{{rows, b.ours, &r.Ours, "ours"}, {stockRows, b.stock, &r.Stock, "stock"}, {rows, b.hand, &r.Hand, "hand"}} {
+			}{{rows, b.ours, &r.Ours, "ours"}, {stockRows, b.stock, &r.Stock, "stock"}, {rows, b.hand, &r.Hand, "hand"}}
+			for k := range systems {
+				system := systems[(k+i+run)%len(systems)] // none is always the first
 				rate, err := system.run(ctx, j.to, j.relays, system.rows, j.payload)
 				if err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", r.name(), system.name, err)
@@ -91,6 +92,35 @@ func (b *bench) relays(ctx context.Context) ([]RelayResult, error) {
 	return results, nil
 }
 
+// meter takes the rate from the moment when a tenth is through, so that
+// connecting and preparing is left out, to the end.
+type meter struct {
+	rows  int64
+	n     atomic.Int64
+	began atomic.Int64 // when the first tenth was through, unix nanoseconds
+	from  atomic.Int64 // how many were through then
+}
+
+func newMeter(rows int) *meter { return &meter{rows: int64(rows)} }
+
+func (m *meter) add(n int) {
+	through := m.n.Add(int64(n))
+	if through >= m.rows/10 && m.began.CompareAndSwap(0, time.Now().UnixNano()) {
+		m.from.Store(through)
+	}
+}
+
+func (m *meter) wait(ctx context.Context) {
+	for m.n.Load() < m.rows && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// rate is events a second until now.
+func (m *meter) rate() float64 {
+	return float64(m.rows-m.from.Load()) / time.Since(time.Unix(0, m.began.Load())).Seconds()
+}
+
 // ours drains with outbox.Relay, each on a pool of its own.
 func (b *bench) ours(ctx context.Context, to destination, relays, rows, payload int) (rate float64, err error) {
 	dsn, db, drop, err := b.database(ctx)
@@ -101,11 +131,13 @@ func (b *bench) ours(ctx context.Context, to destination, relays, rows, payload 
 	if err := fill(ctx, db, rows, payload); err != nil {
 		return 0, err
 	}
-	pub, done, err := to.ours(ctx, dsn)
+	inner, done, err := to.ours(ctx, dsn)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
+	m := newMeter(rows)
+	pub := countedBatches{inner, m}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all []*outbox.Relay
@@ -122,26 +154,15 @@ func (b *bench) ours(ctx context.Context, to destination, relays, rows, payload 
 		all = append(all, r)
 	}
 	var running sync.WaitGroup
-	began := time.Now()
 	for _, r := range all {
 		running.Go(func() { _ = r.Run(ctx) })
 	}
-	err = empty(ctx, db)
-	took := time.Since(began)
+	m.wait(ctx)
+	err = errors.Join(all[0].Flush(ctx), ctx.Err()) // the last batches are settled too
+	rate = m.rate()
 	cancel()
 	running.Wait()
-	return float64(rows) / took.Seconds(), err
-}
-
-// empty waits until the outbox is.
-func empty(ctx context.Context, db *sql.DB) error {
-	for {
-		var some bool
-		if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM watermill_headrace_outbox WHERE acked = FALSE AND state = 0 ORDER BY "offset" DESC LIMIT 1)`).Scan(&some); err != nil || !some {
-			return err
-		}
-		time.Sleep(3 * time.Millisecond)
-	}
+	return rate, err
 }
 
 // stock drains with forwarder.Forwarder as its documentation sets it up.
@@ -176,8 +197,8 @@ SELECT uuid, convert_from(payload, 'UTF8')::json, '{}', pg_current_xact_id() FRO
 		return 0, err
 	}
 	defer done()
-	var n atomic.Int64
-	pub := counted{inner, &n}
+	m := newMeter(rows)
+	pub := counted{inner, m}
 	var forwarders []*forwarder.Forwarder
 	for range relays {
 		sub, err := stocksql.NewSubscriber(stocksql.BeginnerFromStdSQL(db), stocksql.SubscriberConfig{
@@ -193,20 +214,17 @@ SELECT uuid, convert_from(payload, 'UTF8')::json, '{}', pg_current_xact_id() FRO
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	began := time.Now()
 	var running sync.WaitGroup
 	for _, f := range forwarders {
 		running.Go(func() { _ = f.Run(ctx) })
 	}
-	for n.Load() < int64(rows) && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	took := time.Since(began)
+	m.wait(ctx)
+	rate = m.rate()
 	for _, f := range forwarders {
 		err = errors.Join(err, f.Close())
 	}
 	running.Wait()
-	return float64(rows) / took.Seconds(), errors.Join(err, ctx.Err())
+	return rate, errors.Join(err, ctx.Err())
 }
 
 // Of the hand-written relay.
@@ -242,18 +260,19 @@ func (b *bench) hand(ctx context.Context, to destination, relays, rows, payload 
 		return 0, err
 	}
 	defer pool.Close()
-	began := time.Now()
+	m := newMeter(rows)
 	var running sync.WaitGroup
 	errs := make([]error, workers)
 	for i := range workers {
 		running.Go(func() {
 			for n := 1; n > 0 && errs[i] == nil; {
 				n, errs[i] = handStep(ctx, pool, send)
+				m.add(n)
 			}
 		})
 	}
 	running.Wait()
-	return float64(rows) / time.Since(began).Seconds(), errors.Join(errs...)
+	return m.rate(), errors.Join(errs...)
 }
 
 func handStep(ctx context.Context, pool *pgxpool.Pool, send batchSender) (n int, err error) {
