@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,4 +127,40 @@ func TestStartObeysItsContext(t *testing.T) {
 	cancel()
 	_, err := Start(ctx, Options{Binary: "sleep", Logger: slog.New(slog.DiscardHandler)})
 	require.Error(t, err)
+}
+
+func TestTheEndOfAServerIsNoticed(t *testing.T) {
+	needServer(t)
+	dir := t.TempDir()
+	first := start(t, Options{Dir: dir})
+	c := client(t, first)
+	require.NoError(t, c.Set(t.Context(), "k", "v", 0).Err())
+	require.NoError(t, c.ConfigSet(t.Context(), "appendfsync", "always").Err())
+	pid := 0
+	for _, line := range strings.Split(c.Info(t.Context(), "server").Val(), "\r\n") {
+		if v, ok := strings.CutPrefix(line, "process_id:"); ok {
+			pid, _ = strconv.Atoi(v)
+		}
+	}
+	require.NoError(t, first.Err())
+	p, err := os.FindProcess(pid)
+	require.NoError(t, err)
+	require.NoError(t, p.Kill())
+	select {
+	case <-first.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("not noticed")
+	}
+	require.EqualError(t, first.Err(), "signal: killed")
+
+	u, err := url.Parse(first.URL())
+	require.NoError(t, err)
+	port, err := strconv.Atoi(u.Port())
+	require.NoError(t, err)
+	again := start(t, Options{Dir: dir, Port: port})
+	require.Equal(t, first.URL(), again.URL())
+	require.Equal(t, "v", client(t, again).Get(t.Context(), "k").Val())
+	require.NoError(t, again.Close())
+	<-again.Done()
+	require.NoError(t, again.Err(), "it was asked to")
 }

@@ -32,8 +32,9 @@ const (
 
 // record is what recordName holds.
 type record struct {
-	Port  int `json:"port"`
-	Owner int `json:"owner_pid"`
+	Port     int  `json:"port"`
+	Owner    int  `json:"owner_pid"`
+	Embedded bool `json:"embedded,omitempty"`
 }
 
 func startProcess(ctx context.Context, binary string, opts Options) (*Server, error) {
@@ -44,12 +45,10 @@ func startProcess(ctx context.Context, binary string, opts Options) (*Server, er
 			return nil, fmt.Errorf("localredis: %w", err)
 		}
 		dir, temporary = tmp, true
-	} else if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("localredis: create Dir: %w", err)
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err := makeDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("localredis: Dir: %w", err)
+		return nil, err
 	}
 	clean := func() {
 		if temporary {
@@ -62,18 +61,28 @@ func startProcess(ctx context.Context, binary string, opts Options) (*Server, er
 	}
 	var last error
 	for range portAttempts {
-		p, err := spawn(ctx, binary, dir, !temporary)
+		p, err := spawn(ctx, binary, dir, opts.Port, !temporary)
 		if err == nil {
 			_ = writeRecord(dir, record{Port: p.port, Owner: os.Getpid()})
-			return &Server{url: redisURL(p.port), kind: KindServer, stop: func() error {
+			s := newServer(redisURL(p.port), KindServer, func() error {
 				err := p.stop()
 				_ = os.Remove(filepath.Join(dir, recordName))
 				clean()
 				return err
-			}}, nil
+			})
+			go func() {
+				<-p.ended
+				select {
+				case <-p.asked:
+					s.end(nil)
+				default:
+					s.end(p.how)
+				}
+			}()
+			return s, nil
 		}
 		last = err
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || opts.Port != 0 {
 			break
 		}
 	}
@@ -81,17 +90,25 @@ func startProcess(ctx context.Context, binary string, opts Options) (*Server, er
 	return nil, fmt.Errorf("localredis: start %s: %w", binary, last)
 }
 
+// makeDir returns dir's absolute path, and makes it where it is missing.
+func makeDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return "", fmt.Errorf("localredis: the folder for the data: %w", err)
+	}
+	return dir, nil
+}
+
 func redisURL(port int) string { return fmt.Sprintf("redis://127.0.0.1:%d/0", port) }
 
 // adopt returns the server that works on dir already, or nil. One whose owner
 // is gone becomes this process's own.
 func adopt(ctx context.Context, dir string) *Server {
-	raw, err := os.ReadFile(filepath.Join(dir, recordName))
-	if err != nil {
-		return nil
-	}
-	var r record
-	if json.Unmarshal(raw, &r) != nil || r.Port <= 0 {
+	r, ok := readRecord(ctx, dir)
+	if !ok || r.Embedded {
 		return nil
 	}
 	client := newClient(r.Port)
@@ -101,10 +118,10 @@ func adopt(ctx context.Context, dir string) *Server {
 		return nil
 	}
 	if alive(r.Owner) {
-		return &Server{url: redisURL(r.Port), kind: KindShared, stop: func() error { return nil }}
+		return newServer(redisURL(r.Port), KindShared, func() error { return nil })
 	}
 	_ = writeRecord(dir, record{Port: r.Port, Owner: os.Getpid()})
-	return &Server{url: redisURL(r.Port), kind: KindServer, stop: func() error {
+	return newServer(redisURL(r.Port), KindServer, func() error {
 		c := newClient(r.Port)
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -113,7 +130,16 @@ func adopt(ctx context.Context, dir string) *Server {
 		_ = c.Shutdown(ctx).Err()
 		_ = os.Remove(filepath.Join(dir, recordName))
 		return nil
-	}}
+	})
+}
+
+// readRecord returns what dir's record says, if something listens there.
+func readRecord(ctx context.Context, dir string) (r record, ok bool) {
+	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil || json.Unmarshal(raw, &r) != nil || r.Port <= 0 {
+		return r, false
+	}
+	return r, accepts(ctx, r.Port) == nil
 }
 
 func writeRecord(dir string, r record) error {
@@ -145,20 +171,25 @@ type process struct {
 	port  int
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process is gone
+	how   error         // how it ended
+	asked chan struct{} // closed when it is asked to end
 	out   *tail
 }
 
-// spawn starts one redis-server and waits until it answers.
-func spawn(ctx context.Context, binary, dir string, keep bool) (*process, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
+// spawn starts one redis-server, on a free port where port is 0, and waits until
+// it answers.
+func spawn(ctx context.Context, binary, dir string, port int, keep bool) (*process, error) {
+	if port == 0 {
+		var err error
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
 	}
 	appendonly := "no"
 	if keep {
 		appendonly = "yes"
 	}
-	p := &process{port: port, ended: make(chan struct{}), out: &tail{}}
+	p := &process{port: port, ended: make(chan struct{}), asked: make(chan struct{}), out: &tail{}}
 	p.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
 		"--save", "", "--appendonly", appendonly, "--appendfsync", "everysec", "--loglevel", "warning")
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
@@ -172,7 +203,9 @@ func spawn(ctx context.Context, binary, dir string, keep bool) (*process, error)
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait()
+			if p.how = p.cmd.Wait(); p.how == nil {
+				p.how = errors.New("exit status 0")
+			}
 		}
 	}()
 	if err := <-started; err != nil {
@@ -220,6 +253,7 @@ func (p *process) answers(ctx context.Context) error {
 
 // stop ends the server in good order, so that its file is synced.
 func (p *process) stop() error {
+	close(p.asked)
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		_ = p.cmd.Process.Kill()
 	}
