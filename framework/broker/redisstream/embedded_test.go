@@ -68,3 +68,31 @@ func TestClusterClient(t *testing.T) {
 	}, "settled")
 	require.NoError(t, c.Ping(context.Background()).Err())
 }
+
+// TestEmbeddedTrims: a group that has read nothing yet holds everything back,
+// and is no fault of the upkeep.
+func TestEmbeddedTrims(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	url := "redis://" + server.Addr() + "/0"
+	var told logs
+	b := open(t, redisstream.Config{
+		URL: url, Retention: time.Millisecond, MaintainEvery: 20 * time.Millisecond, BlockTime: 20 * time.Millisecond, Logger: told.logger(),
+	})
+	c := client(t, url)
+	publish(t, b, "topic", "a", "b")
+	require.NoError(t, b.EnsureTopology(ctx, broker.Subscription{Topic: "topic", Group: "slow"}))
+	fast, _ := subscribe(t, b, "topic", broker.SubscriberConfig{Group: "fast"})
+	for range 2 {
+		receive(t, fast).Ack()
+	}
+	eventually(t, func() bool { return c.XPending(ctx, "topic", "fast").Val().Count == 0 }, "fast is done")
+	<-time.After(100 * time.Millisecond) // a few rounds of maintenance
+	require.EqualValues(t, 2, c.XLen(ctx, "topic").Val(), "slow has read nothing")
+	slow, _ := subscribe(t, b, "topic", broker.SubscriberConfig{Group: "slow"})
+	for range 2 {
+		receive(t, slow).Ack()
+	}
+	eventually(t, func() bool { return c.XLen(ctx, "topic").Val() == 0 }, "everything is acked and old")
+	require.False(t, told.has("trimming failed"), "it is no fault")
+}

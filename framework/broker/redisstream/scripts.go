@@ -185,8 +185,8 @@ var trimScript = redis.NewScript(infoPrelude + `
 local now = redis.call('TIME')
 local ms, seq = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000) - tonumber(ARGV[1]), 0
 local function lower(id, plus)
-  local a, b = string.match(id, '^(%d+)-(%d+)$')
-  a, b = tonumber(a), tonumber(b) + plus
+  local a, b = string.match(id, '^(%d+)-?(%d*)$') -- embedded Redis keeps a group's id as it was given: '0'
+  a, b = tonumber(a), (tonumber(b) or 0) + plus
   if a < ms or (a == ms and b < seq) then ms, seq = a, b end
 end
 local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
