@@ -261,6 +261,7 @@ func (a *App) warn(ctx context.Context) {
 	if !f.Durable { // a broker that ends with the process has no replicas and no crashes
 		return
 	}
+	var ordered []string
 	for _, h := range a.handlers {
 		if !f.DeliveryCount {
 			a.logger.WarnContext(ctx, "this broker does not count deliveries: a message that kills the process comes again for ever",
@@ -271,9 +272,12 @@ func (a *App) warn(ctx context.Context) {
 				"handler", h.name, "broker", a.cfg.Broker.Name(), "delays", h.policy.redeliver, "after_a_restart", f.MaxDelay)
 		}
 		if h.policy.order && !f.OrderAcrossReplicas {
-			a.logger.WarnContext(ctx, "order by key holds within one process only on this broker: run one replica of the service, or choose a broker that keeps order across them",
-				"handler", h.name, "broker", a.cfg.Broker.Name())
+			ordered = append(ordered, h.name)
 		}
+	}
+	if len(ordered) > 0 {
+		a.logger.InfoContext(ctx, "order by key holds within one process only on this broker: run one replica of the service, or choose a broker that keeps order across them",
+			"handlers", ordered, "broker", a.cfg.Broker.Name())
 	}
 }
 

@@ -58,6 +58,21 @@ func TestPoisonLogsSkips(t *testing.T) {
 	require.NoError(t, middleware.SkipBecause(middleware.SkipStale, nil))
 }
 
+// The log names a dead letter as the queue does, and the event beside it.
+func TestPoisonLogsBothIDs(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	cfg := middleware.PoisonConfig{Publisher: newSink(), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	_, err := poison(t, cfg)(fail(middleware.Permanent(errBoom)))(newMessage("1"))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "message_id=uuid-1 event_id=1 ")
+	log.Reset()
+	_, err = poison(t, cfg)(fail(middleware.Permanent(errBoom)))(message.NewMessage("raw", nil))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "message_id=raw ")
+	require.NotContains(t, log.String(), "event_id")
+}
+
 // An alert on a rate sees the first failure only where the series began at zero.
 func TestMetricsBeginAtZero(t *testing.T) {
 	t.Parallel()

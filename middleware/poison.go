@@ -188,7 +188,7 @@ func (p *poison) settle(msg *message.Message, o original, rec *record, d *Delive
 		if isFiltered(err) {
 			level = slog.LevelDebug // the everyday of a topic with several types
 		}
-		p.Logger.Log(ctx, level, "message skipped", "handler", handler, "message_id", messageID(msg), "reason", err)
+		p.Logger.Log(ctx, level, "message skipped", withIDs(o.uuid, msg, "handler", handler, "reason", err)...)
 		return nil
 	case disposition == DispositionDefer, disposition == DispositionRedeliver:
 		return p.giveBack(msg, rec, handler, err, after)
@@ -212,8 +212,8 @@ func (p *poison) interrupted(ctx context.Context, d *Delivery, disposition Dispo
 func (p *poison) giveBack(msg *message.Message, rec *record, handler string, err error, after time.Duration) error {
 	rec.outcome = outcomeOfGiveBack(err)
 	p.Metrics.gaveBack(handler, err)
-	p.Logger.InfoContext(msg.Context(), "message given back", "handler", handler, "message_id", messageID(msg),
-		"delay", after, "reason", err)
+	p.Logger.InfoContext(msg.Context(), "message given back", withIDs(msg.UUID, msg, "handler", handler,
+		"delay", after, "reason", err)...)
 	giveBack(msg, err, after)
 	return err
 }
@@ -241,8 +241,8 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	if pubErr := p.publish(ctx, fitted(deadLetter(msg, o, s), p.MaxBytes)); pubErr != nil {
 		delay := p.outage.failed(now, p.NackDelay)
 		p.Metrics.deadLetterFailed(handler)
-		p.Logger.ErrorContext(ctx, "dead letter not published, message stays in its queue", "handler", handler,
-			"message_id", messageID(msg), "dead_letter_topic", p.Topic, "delay", delay, "error", pubErr, "cause", err)
+		p.Logger.ErrorContext(ctx, "dead letter not published, message stays in its queue", withIDs(o.uuid, msg, "handler", handler,
+			"dead_letter_topic", p.Topic, "delay", delay, "error", pubErr, "cause", err)...)
 		return p.giveBack(msg, rec, handler, Defer(fmt.Errorf("%w to %q: %w (it failed with: %w)",
 			ErrDeadLetterUnpublished, p.Topic, pubErr, err), delay), delay)
 	}
@@ -252,8 +252,8 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	span := trace.SpanFromContext(ctx)
 	span.RecordError(err)
 	span.SetStatus(codes.Error, "dead-lettered: "+s.reason)
-	p.Logger.ErrorContext(ctx, "message dead-lettered", "handler", handler, "message_id", messageID(msg),
-		"dead_letter_topic", p.Topic, "reason", s.reason, "attempts", s.attempts, "deliveries", s.deliveries, "error", err)
+	p.Logger.ErrorContext(ctx, "message dead-lettered", withIDs(o.uuid, msg, "handler", handler,
+		"dead_letter_topic", p.Topic, "reason", s.reason, "attempts", s.attempts, "deliveries", s.deliveries, "error", err)...)
 	return nil
 }
 

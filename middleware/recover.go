@@ -91,7 +91,7 @@ func recoverHere(cfg RecoverConfig, next message.HandlerFunc) message.HandlerFun
 				return // a Poison inside has buried and acked it
 			}
 			cfg.Logger.ErrorContext(msg.Context(), "handler ended its goroutine; message nacked",
-				"message_id", messageID(msg), "stack", stack(cfg.MaxStackBytes))
+				withIDs(msg.UUID, msg, "stack", stack(cfg.MaxStackBytes))...)
 		}()
 		produced, err := protect(next, msg, cfg.MaxStackBytes)
 		returned = true

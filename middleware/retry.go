@@ -190,8 +190,8 @@ func (r *retrying) run(next message.HandlerFunc) ([]*message.Message, error) {
 		}
 		handler := handlerName(r.Handler, r.ctx)
 		r.Metrics.retried(handler)
-		r.Logger.WarnContext(r.ctx, "attempt failed, will retry", "handler", handler, "message_id", messageID(r.msg),
-			"attempt", r.rec.attempt.Load(), "max_attempts", r.MaxAttempts, "delay", delay, "error", err)
+		r.Logger.WarnContext(r.ctx, "attempt failed, will retry", withIDs(r.msg.UUID, r.msg, "handler", handler,
+			"attempt", r.rec.attempt.Load(), "max_attempts", r.MaxAttempts, "delay", delay, "error", err)...)
 		if stop := wait(r.ctx, drainingOf(DeliveryFrom(r.ctx)), delay); stop != nil {
 			return nil, r.interrupted(stop, err)
 		}

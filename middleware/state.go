@@ -101,6 +101,16 @@ func messageID(msg *message.Message) string {
 	return msg.UUID
 }
 
+// withIDs begins a log line with the ids of a message: message_id is the one that
+// the broker's entry and the dead letter have, event_id the envelope's.
+func withIDs(uuid string, msg *message.Message, args ...any) []any {
+	ids := []any{"message_id", uuid}
+	if id := msg.Metadata[events.KeyID]; id != "" {
+		ids = append(ids, "event_id", id)
+	}
+	return append(ids, args...)
+}
+
 // handlerName prefers the configured name to the router's.
 func handlerName(configured string, ctx context.Context) string {
 	if configured != "" {

@@ -58,7 +58,7 @@ func Timeout(cfg TimeoutConfig) (message.HandlerMiddleware, error) {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			old := msg.Context()
 			ctx, cancel := context.WithTimeout(old, cfg.Timeout)
-			w := &overrun{cfg: &cfg, ctx: old, id: messageID(msg)}
+			w := &overrun{cfg: &cfg, ctx: old, id: msg.UUID}
 			timer := time.AfterFunc(cfg.Timeout, w.passed)
 			defer func() {
 				if !timer.Stop() {

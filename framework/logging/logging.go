@@ -28,9 +28,19 @@ func New(w io.Writer, cfg config.Log) (*slog.Logger, error) {
 	case "json":
 		return slog.New(NewHandler(slog.NewJSONHandler(w, opts))), nil
 	case "text":
+		opts.ReplaceAttr = plainError
 		return slog.New(NewHandler(slog.NewTextHandler(w, opts))), nil
 	}
 	return nil, fmt.Errorf("logging: log.format is %q: use json or text", cfg.Format)
+}
+
+// plainError writes an error as its text. The text handler would ask for its long
+// form, with which some libraries print their stack and the paths of the build.
+func plainError(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok && err != nil {
+		a.Value = slog.StringValue(err.Error())
+	}
+	return a
 }
 
 // NewHandler returns a handler that adds to each record what its context says:

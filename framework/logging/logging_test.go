@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -62,6 +63,27 @@ func mustJSON(t *testing.T, l *slog.Logger, ctx context.Context, out *bytes.Buff
 	out.Reset()
 	l.InfoContext(ctx, "again", args...)
 	return out.String()
+}
+
+// longError has a stack in its long form, as the errors of some libraries do.
+type longError struct{}
+
+func (longError) Error() string { return "no payload" }
+func (longError) Format(s fmt.State, verb rune) {
+	fmt.Fprint(s, "no payload")
+	if s.Flag('+') {
+		fmt.Fprint(s, "\n/home/builder/decode.go:7")
+	}
+}
+
+func TestErrorsAreLoggedWithoutAStack(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		l, out := logger(t, config.Log{Level: "info", Format: format})
+		l.Info("hello", "error", longError{}, "none", error(nil))
+		require.Contains(t, out.String(), "no payload")
+		require.NotContains(t, out.String(), "builder")
+	}
 }
 
 func TestSettingsThatCantWork(t *testing.T) {

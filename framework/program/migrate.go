@@ -23,7 +23,7 @@ func (p Program[S]) migrate(ctx context.Context, c Call) (err error) {
 		return fmt.Errorf("there is nothing to migrate: database.driver (%s) is empty", config.EnvName("database.driver"))
 	}
 	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()
 	return p.schema(ctx, settings, env, true)

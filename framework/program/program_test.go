@@ -239,6 +239,7 @@ func TestWhatCannotWorkIsAnError(t *testing.T) {
 		}
 		_, err := programtest.Command(t, p, c.environ, c.args...)
 		require.ErrorContains(t, err, c.named, name)
+		require.NotContains(t, err.Error(), "connect: connect:", name)
 	}
 }
 

@@ -53,7 +53,7 @@ func (p Program[S]) serve(ctx context.Context, c Call) (err error) {
 		}
 	}()
 	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()
 	if err := p.schema(ctx, settings, env, env.profile.Database.Migrate); err != nil {

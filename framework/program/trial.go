@@ -32,7 +32,7 @@ func (p Program[S]) trial(ctx context.Context, c Call) (err error) {
 		return err
 	}
 	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()
 	if err := p.schema(ctx, settings, env, false); err != nil {

@@ -66,6 +66,10 @@ type pump struct {
 	// broker's answer, so that an older count never overwrites a newer one.
 	storing sync.Mutex
 
+	// ownDead: malformed entries are dead-lettered here. An OnMalformed that the
+	// subscriber was given tells of them itself.
+	ownDead bool
+
 	fetching, workers, hearts, flushing sync.WaitGroup
 	stopHeart, stopFlush                context.CancelFunc
 	flushCtx                            context.Context
@@ -74,11 +78,12 @@ type pump struct {
 }
 
 func startPump(ctx context.Context, src Source, cfg Config) *pump {
-	if cfg.OnMalformed == nil {
+	ownDead := cfg.OnMalformed == nil
+	if ownDead {
 		cfg.OnMalformed = deadLetter(cfg)
 	}
 	p := &pump{
-		cfg: cfg, src: src,
+		cfg: cfg, src: src, ownDead: ownDead,
 		d:         newDispatcher(cfg.Concurrency, cfg.MaxInFlight, cfg.MaxHeld),
 		log:       cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
 		base:      context.WithoutCancel(ctx),

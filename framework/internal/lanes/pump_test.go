@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -530,6 +532,8 @@ func TestMalformedIsNeverHot_B19(t *testing.T) {
 		f := newFake()
 		cfg := config(1, 4)
 		var at []time.Duration
+		var log bytes.Buffer
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		begin := time.Now()
 		done := make(chan struct{})
 		cfg.OnMalformed = func(_ context.Context, raw *message.Message, reason error) error {
@@ -549,6 +553,7 @@ func TestMalformedIsNeverHot_B19(t *testing.T) {
 		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second}, at)
 		synctest.Wait()
 		require.Equal(t, []string{"e0001", "e0002"}, f.ackedIDs())
+		require.Equal(t, 3, strings.Count(log.String(), "malformed"), "OnMalformed itself tells of what it took")
 	})
 }
 

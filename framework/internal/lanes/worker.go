@@ -145,11 +145,13 @@ func (p *pump) malformed(e *Entry) {
 	}
 	err := p.onMalformed(ctx, e, reason)
 	if err == nil {
-		p.log.WarnContext(ctx, "malformed message settled by OnMalformed", "id", e.ID, "reason", reason)
+		if p.ownDead {
+			p.log.ErrorContext(ctx, "malformed message dead-lettered", "id", e.ID, "reason", reason.Error())
+		}
 		p.d.ack(e)
 		return
 	}
-	p.log.ErrorContext(ctx, "malformed message kept: OnMalformed failed", "id", e.ID, "reason", reason, "error", err)
+	p.log.ErrorContext(ctx, "malformed message kept: OnMalformed failed", "id", e.ID, "reason", reason.Error(), "error", err)
 	p.back(e, max(p.cfg.NackDelay, malformedDelay), false, true)
 }
 
