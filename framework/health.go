@@ -20,7 +20,8 @@ const readyTimeout = 2 * time.Second
 type Health struct {
 	// Ready tells whether the service takes work.
 	Ready bool `json:"ready"`
-	// State is "new", "starting", "ready", "draining" or "closed".
+	// State is "new", "starting", "ready", "degraded" (it runs, and a check
+	// fails), "draining" or "closed".
 	State string `json:"state"`
 	// Checks holds "ok" or what is wrong, by the name of the check.
 	Checks map[string]string `json:"checks"`
@@ -60,6 +61,9 @@ func (a *App) Health(ctx context.Context) Health {
 	h.Ready = accepting
 	for _, text := range h.Checks {
 		h.Ready = h.Ready && text == "ok"
+	}
+	if accepting && !h.Ready {
+		h.State = "degraded"
 	}
 	return h
 }

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -244,6 +246,23 @@ func TestASubscriptionThatEndsEndsTheService(t *testing.T) {
 	require.ErrorContains(t, run.Wait(), "ended by itself")
 }
 
+// What holds only in part is told once, and no alarm: most brokers are so.
+func TestOrderWithinOneProcessIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := frameworktest.New(t)
+	b := featured{Broker: s.Broker(), features: s.Broker().Features()}
+	b.features.Durable, b.features.OrderAcrossReplicas = true, false
+	var log lockedBuffer
+	f := setupOn(t, s, func(c *framework.Config) { c.Broker, c.Logger = b, slog.New(slog.NewTextHandler(&log, nil)) })
+	framework.HandleTx(f.app, made, "one", write, framework.OrderByKey())
+	framework.HandleTx(f.app, made, "two", write, framework.OrderByKey())
+	framework.HandleTx(f.app, made, "three", write)
+	f.start()
+	require.Equal(t, 1, strings.Count(log.String(), "order by key holds within one process"))
+	require.Contains(t, log.String(), `handlers="[one two]"`)
+	require.NotContains(t, log.String(), "level=WARN")
+}
+
 // brokenPing fails the broker's ping when told to.
 type brokenPing struct {
 	broker.Broker
@@ -278,6 +297,7 @@ func TestReadinessTellsTheTruth(t *testing.T) {
 	var h framework.Health
 	require.NoError(t, json.NewDecoder(res.Body).Decode(&h))
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+	require.Equal(t, "degraded", h.State)
 	require.Equal(t, "broken", h.Checks["broker"])
 	require.Equal(t, "ok", h.Checks["database"])
 	require.Equal(t, "ok", h.Checks["subscriptions"])
