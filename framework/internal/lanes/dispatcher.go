@@ -418,7 +418,12 @@ func (d *dispatcher) signalWork() {
 	}
 }
 
+// signalRoom tells those who wait for room: the loader with what is due, and the
+// fetcher.
 func (d *dispatcher) signalRoom() {
+	if d.loads.n > 0 && d.resident() < d.maxInFlight {
+		notify(d.wake)
+	}
 	if d.roomLocked() > 0 {
 		d.room.Signal()
 	}
