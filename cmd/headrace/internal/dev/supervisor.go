@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headrace-go/headrace/framework/config"
-	"github.com/headrace-go/headrace/framework/localredis"
 )
 
 // Options say how to run a workspace. The zero value of a field means its
@@ -99,6 +97,9 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 	}
 	all, err := w.profiles(o)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkRedis(ctx, o.BrokerURL, o.Env, all); err != nil {
 		return nil, err
 	}
 	if err := reach(ctx, all); err != nil {
@@ -224,7 +225,7 @@ func (r *Running) binary(name string) string {
 }
 
 // broker starts a Redis when a service wants one and no address is given.
-func (r *Running) broker(ctx context.Context, o *Options, all map[string]config.Profile) (*localredis.Server, error) {
+func (r *Running) broker(ctx context.Context, o *Options, all map[string]config.Profile) (*redisKeeper, error) {
 	r.State.Broker = brokerSettings(o.Environ)
 	r.State.BrokerURL = o.BrokerURL
 	wanted := false
@@ -234,16 +235,12 @@ func (r *Running) broker(ctx context.Context, o *Options, all map[string]config.
 	if !wanted {
 		return nil, nil
 	}
-	srv, err := localredis.Start(ctx, localredis.Options{
-		Dir:    filepath.Join(r.Folder, "redis"),
-		Logger: slog.New(slog.DiscardHandler),
-	})
+	k, err := keepRedis(ctx, filepath.Join(r.Folder, "redis"), r.console.Say)
 	if err != nil {
 		return nil, fmt.Errorf("start a Redis: %w", err)
 	}
-	o.BrokerURL, r.State.BrokerURL = srv.URL(), srv.URL()
-	r.console.Say("%s at %s", srv.Kind(), srv.URL())
-	return srv, nil
+	o.BrokerURL, r.State.BrokerURL = k.url, k.url
+	return k, nil
 }
 
 // prepare gives each service its addresses and its log file.
