@@ -1,9 +1,11 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -73,11 +75,33 @@ func loadAWS(ctx context.Context, c Config) (aws.Config, error) {
 		client = awshttp.NewBuildableClient()
 	}
 	if client != nil {
-		cfg.HTTPClient = client.WithTransportOptions(func(t *http.Transport) {
+		cfg.HTTPClient = wholeBodies{client.WithTransportOptions(func(t *http.Transport) {
 			t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConns, idleConns
-		})
+		})}
 	}
 	return cfg, nil
+}
+
+// wholeBodies hands request bodies to the transport as a copy. The SDK closes a
+// body as soon as the response's header is there; when the transport has not yet
+// looked for the body's end by then (a fast server, a busy machine) it takes that
+// for a failed write and drops the connection, and with it the rest of the
+// response: messages that were received stay hidden for a lease, and what was
+// sent is sent again.
+type wholeBodies struct{ inner aws.HTTPClient }
+
+func (c wholeBodies) Do(r *http.Request) (*http.Response, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return c.inner.Do(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r2 := *r
+	r2.Body = io.NopCloser(bytes.NewReader(body))
+	r2.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	return c.inner.Do(&r2)
 }
 
 // loopback tells whether the endpoint is on this machine.
