@@ -9,7 +9,8 @@ import (
 	"github.com/headrace-go/headrace/middleware"
 )
 
-// RuleReplay: a new group would not see what was published before it.
+// RuleReplay is broken by a new group that would not see what was published
+// before it.
 const RuleReplay middleware.Rule = "replay-unsupported"
 
 // NeedDelay says that the handler gives messages back for up to d (Defer): the
