@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,14 +33,24 @@ func PathID(r *http.Request, name string, maxBytes int) (string, bool) {
 }
 
 // Query reads a request's query and gathers what is wrong with it, so that the
-// caller learns all of it at once.
+// caller learns all of it at once. A parameter that nobody read is wrong too: a
+// filter with a typing error would else find everything.
 type Query struct {
 	values url.Values
+	read   map[string]bool
 	faults []FieldError
 }
 
 // ParseQuery begins with a request.
-func ParseQuery(r *http.Request) *Query { return &Query{values: r.URL.Query()} }
+func ParseQuery(r *http.Request) *Query {
+	return &Query{values: r.URL.Query(), read: map[string]bool{}}
+}
+
+// String returns a parameter as it came, or "" where there is none.
+func (q *Query) String(name string) string {
+	q.read[name] = true
+	return q.values.Get(name)
+}
 
 // Fail notes that a field can't be used.
 func (q *Query) Fail(field, message string) {
@@ -48,7 +59,7 @@ func (q *Query) Fail(field, message string) {
 
 // ID returns an id that may be left out.
 func (q *Query) ID(name string, maxBytes int) string {
-	id := q.values.Get(name)
+	id := q.String(name)
 	if id != "" && !ValidID(id, maxBytes) {
 		q.Fail(name, fmt.Sprintf("must be printable ASCII without blanks, of at most %d bytes", maxBytes))
 	}
@@ -58,7 +69,7 @@ func (q *Query) ID(name string, maxBytes int) string {
 // OneOf returns the one of the allowed words that the query names, or "" where it
 // names none.
 func OneOf[T ~string](q *Query, name string, allowed ...T) T {
-	word := T(q.values.Get(name))
+	word := T(q.String(name))
 	if word != "" && !slices.Contains(allowed, word) {
 		words := make([]string, len(allowed))
 		for i, w := range allowed {
@@ -78,7 +89,7 @@ func oneOf(words []string) string {
 
 // Int returns a number from least to most, or absent where there is none.
 func (q *Query) Int(name string, least, most, absent int) int {
-	text := q.values.Get(name)
+	text := q.String(name)
 	if text == "" {
 		return absent
 	}
@@ -92,7 +103,7 @@ func (q *Query) Int(name string, least, most, absent int) int {
 
 // Cursor returns a place in a list, or the zero Cursor, its start.
 func (q *Query) Cursor(name string) Cursor {
-	text := q.values.Get(name)
+	text := q.String(name)
 	if text == "" {
 		return Cursor{}
 	}
@@ -103,10 +114,25 @@ func (q *Query) Cursor(name string) Cursor {
 	return c
 }
 
-// Err is nil, or a *Problem with all that was wrong.
+// maxUnknown bounds how many unknown parameters are named.
+const maxUnknown = 10
+
+// Err is nil, or a *Problem with all that was wrong. Read every parameter before:
+// those that were not read are refused as unknown.
 func (q *Query) Err() error {
-	if len(q.faults) == 0 {
+	faults := slices.Clone(q.faults)
+	unknown := 0
+	for _, name := range slices.Sorted(maps.Keys(q.values)) {
+		if q.read[name] {
+			continue
+		}
+		if unknown++; unknown > maxUnknown {
+			break
+		}
+		faults = append(faults, FieldError{Field: name[:min(len(name), maxFieldBytes)], Code: "unknown", Message: "is not a parameter of this request"})
+	}
+	if len(faults) == 0 {
 		return nil
 	}
-	return Invalid("the query can't be used", q.faults...)
+	return Invalid("the query can't be used", faults...)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/httpx"
 )
 
@@ -130,6 +131,17 @@ func TestQueryTellsAllFaultsAtOnce(t *testing.T) {
 		{Field: "page", Code: "invalid", Message: "must be a number from 1 to 9"},
 		{Field: "cursor", Code: "invalid", Message: "must be the next_cursor of an earlier page"},
 	}, p.Fields)
+
+	q = httpx.ParseQuery(httptest.NewRequest(http.MethodGet, "/?stat=placed&limit=5&Limit=7&"+strings.Repeat("x", 100)+"=1", nil))
+	require.Equal(t, 5, q.Int("limit", 1, 100, 20))
+	require.Equal(t, "", q.String("state"))
+	require.ErrorAs(t, q.Err(), &p)
+	require.Equal(t, []httpx.FieldError{
+		{Field: "Limit", Code: "unknown", Message: "is not a parameter of this request"},
+		{Field: "stat", Code: "unknown", Message: "is not a parameter of this request"},
+		{Field: strings.Repeat("x", 64), Code: "unknown", Message: "is not a parameter of this request"},
+	}, p.Fields)
+	require.Equal(t, framework.CodeInvalid, p.Code)
 
 	q = httpx.ParseQuery(httptest.NewRequest(http.MethodGet, "/", nil))
 	require.Empty(t, q.ID("customer_id", 10)+httpx.OneOf(q, "state", "placed"))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/headrace-go/headrace/framework/httpx"
 	"github.com/headrace-go/headrace/services/notifications/internal/app"
@@ -25,11 +26,12 @@ func Routes(d Deps) http.Handler {
 	a := api{d}
 	on := func(h httpx.Handler) http.HandlerFunc { return h.Translate(problemOf).ServeHTTP }
 	r := chi.NewRouter()
-	r.Use(httpx.NoteRoute)
+	r.Use(httpx.NoteRoute, middleware.GetHead)
 	r.NotFound(httpx.NotFound)
 	r.MethodNotAllowed(httpx.MethodNotAllowed)
 	r.Get("/openapi.yaml", httpx.Document("application/yaml", d.OpenAPI))
 	r.Route("/v1/notifications", func(r chi.Router) {
+		r.Use(middleware.GetHead) // the one above sees no route below a mount
 		r.Get("/", on(a.listNotifications))
 		r.Get("/{id}", on(a.getNotification))
 		r.Post("/{id}/resend", on(a.resend))

@@ -53,6 +53,7 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 		"limit zero":           {"GET", "/v1/notifications?limit=0", "", nil, 422, "invalid", "limit"},
 		"limit too large":      {"GET", "/v1/notifications?limit=101", "", nil, 422, "invalid", "limit"},
 		"a forged cursor":      {"GET", "/v1/notifications?cursor=MS4xLg", "", nil, 422, "invalid", "cursor"},
+		"an unknown filter":    {"GET", "/v1/notifications?order=o-1", "", nil, 422, "invalid", "order"},
 		"unknown address":      {"GET", "/v2/notifications", "", nil, 404, "not_found", ""},
 		"unknown method":       {"DELETE", "/v1/notifications", "", nil, 405, "method_not_allowed", ""},
 	}
@@ -104,4 +105,10 @@ func TestDocumentIsServed(t *testing.T) {
 	res := h.Call(http.MethodGet, "/openapi.yaml", "")
 	require.Equal(t, http.StatusOK, res.Status)
 	require.Equal(t, string(want), string(res.Body))
+	for _, path := range []string{"/openapi.yaml", "/v1/notifications"} {
+		res := h.Call(http.MethodHead, path, "")
+		require.Equal(t, http.StatusOK, res.Status, path)
+		require.Empty(t, res.Body, path)
+	}
+	require.Equal(t, http.StatusMethodNotAllowed, h.Call(http.MethodHead, "/v1/notifications/1/resend", "").Status)
 }

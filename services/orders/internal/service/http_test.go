@@ -54,6 +54,7 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			"limit zero":          {"GET", "/v1/orders?limit=0", "", nil, 422, "invalid", "limit"},
 			"limit too large":     {"GET", "/v1/orders?limit=101", "", nil, 422, "invalid", "limit"},
 			"a forged cursor":     {"GET", "/v1/orders?cursor=MS4xLg", "", nil, 422, "invalid", "cursor"},
+			"an unknown filter":   {"GET", "/v1/orders?customer=c-1", "", nil, 422, "invalid", "customer"},
 			"unknown address":     {"GET", "/v2/orders", "", nil, 404, "not_found", ""},
 			"unknown method":      {"DELETE", "/v1/orders", "", nil, 405, "method_not_allowed", ""},
 		}
@@ -115,5 +116,11 @@ func TestTheAPIDocumentIsServed(t *testing.T) {
 		want, err := orders.Files.ReadFile("api/openapi.yaml")
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(res.Body))
+		for _, path := range []string{"/openapi.yaml", "/v1/orders"} {
+			res := h.Call(http.MethodHead, path, "")
+			require.Equal(t, http.StatusOK, res.Status, path)
+			require.Empty(t, res.Body, path)
+		}
+		require.Equal(t, http.StatusMethodNotAllowed, h.Call(http.MethodHead, "/v1/orders/1/cancel", "").Status)
 	})
 }

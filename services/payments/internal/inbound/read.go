@@ -21,11 +21,13 @@ func (a api) getPayment(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a api) listPayments(w http.ResponseWriter, r *http.Request) error {
-	orderID := r.URL.Query().Get("order_id")
+	q := httpx.ParseQuery(r)
+	orderID := q.String("order_id")
 	if domain.CheckOrderID(orderID) != nil {
-		return httpx.Invalid("the query can't be used", httpx.FieldError{
-			Field: "order_id", Code: "invalid", Message: "is required: the id of the order whose payment is wanted",
-		})
+		q.Fail("order_id", "is required: the id of the order whose payment is wanted")
+	}
+	if err := q.Err(); err != nil {
+		return err
 	}
 	found, err := a.Read.ListByOrder(r.Context(), orderID)
 	if err != nil {

@@ -25,17 +25,19 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			status       int
 			code, field  string
 		}{
-			"unknown payment":    {"GET", "/v1/payments/none", 404, "not_found", ""},
-			"a NUL in the id":    {"GET", "/v1/payments/a%00b", 404, "not_found", ""},
-			"a long id":          {"GET", "/v1/payments/" + strings.Repeat("x", 129), 404, "not_found", ""},
-			"no order":           {"GET", "/v1/payments", 422, "invalid", "order_id"},
-			"a NUL in the order": {"GET", "/v1/payments?order_id=%00", 422, "invalid", "order_id"},
-			"refund unknown":     {"POST", "/v1/payments/none/refund", 404, "not_found", ""},
-			"refund a NUL":       {"POST", "/v1/payments/%00/refund", 404, "not_found", ""},
-			"refund of nothing":  {"POST", "/v1/payments/" + failed + "/refund", 409, "conflict", ""},
-			"a wrong limit":      {"GET", "/v1/sandbox/charges?limit=x", 422, "invalid", ""},
-			"unknown address":    {"GET", "/v2/payments", 404, "not_found", ""},
-			"unknown method":     {"DELETE", "/v1/payments/none", 405, "method_not_allowed", ""},
+			"unknown payment":              {"GET", "/v1/payments/none", 404, "not_found", ""},
+			"a NUL in the id":              {"GET", "/v1/payments/a%00b", 404, "not_found", ""},
+			"a long id":                    {"GET", "/v1/payments/" + strings.Repeat("x", 129), 404, "not_found", ""},
+			"no order":                     {"GET", "/v1/payments", 422, "invalid", "order_id"},
+			"a NUL in the order":           {"GET", "/v1/payments?order_id=%00", 422, "invalid", "order_id"},
+			"refund unknown":               {"POST", "/v1/payments/none/refund", 404, "not_found", ""},
+			"refund a NUL":                 {"POST", "/v1/payments/%00/refund", 404, "not_found", ""},
+			"refund of nothing":            {"POST", "/v1/payments/" + failed + "/refund", 409, "conflict", ""},
+			"a wrong limit":                {"GET", "/v1/sandbox/charges?limit=x", 422, "invalid", "limit"},
+			"an unknown filter":            {"GET", "/v1/payments?order_id=none&state=failed", 422, "invalid", "state"},
+			"an unknown filter of charges": {"GET", "/v1/sandbox/charges?order=none", 422, "invalid", "order"},
+			"unknown address":              {"GET", "/v2/payments", 404, "not_found", ""},
+			"unknown method":               {"DELETE", "/v1/payments/none", 405, "method_not_allowed", ""},
 		}
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
@@ -59,6 +61,12 @@ func TestTheAPIDocumentIsServed(t *testing.T) {
 		want, err := payments.Files.ReadFile("api/openapi.yaml")
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(res.Body))
+		for _, path := range []string{"/openapi.yaml", "/v1/payments?order_id=none"} {
+			res := h.Call(http.MethodHead, path, "")
+			require.Equal(t, http.StatusOK, res.Status, path)
+			require.Empty(t, res.Body, path)
+		}
+		require.Equal(t, http.StatusMethodNotAllowed, h.Call(http.MethodHead, "/v1/payments/1/refund", "").Status)
 	})
 }
 

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/headrace-go/headrace/framework/httpx"
 )
@@ -28,11 +27,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gateway) show(w http.ResponseWriter, r *http.Request) error {
-	values := r.URL.Query()
-	limits := httpx.ParseQuery(r)
-	q := Query{OrderID: values.Get("order_id"), After: values.Get("after"), Limit: limits.Int("limit", 0, MaxPageSize, DefaultPageSize)}
-	if limits.Err() != nil {
-		return httpx.Invalid("limit must be a number from 0 to " + strconv.Itoa(MaxPageSize))
+	asked := httpx.ParseQuery(r)
+	q := Query{OrderID: asked.String("order_id"), After: asked.String("after"), Limit: asked.Int("limit", 0, MaxPageSize, DefaultPageSize)}
+	if err := asked.Err(); err != nil {
+		return err
 	}
 	summary, err := g.Summarize(r.Context(), q.OrderID)
 	if err != nil {
