@@ -20,8 +20,8 @@ const DefaultMaxBytes = 1 << 20
 // DecodeJSON reads one JSON value of at most maxBytes (0: DefaultMaxBytes) into
 // v. Its error is a *Problem that says what is wrong and never repeats a value of
 // the body: 415 for another content type, 413 for too many bytes, 400 for what is
-// not one JSON value, and 422 with the field's name for a field that is not known
-// or has the wrong type.
+// not one JSON value, and 422 with the field's name for a field that is not known,
+// stands twice or has the wrong type. Names are exact, upper and lower case too.
 func DecodeJSON(w http.ResponseWriter, r *http.Request, v any, maxBytes int64) error {
 	_, err := decode(w, r, v, maxBytes, false)
 	return err
@@ -61,6 +61,9 @@ func decode(w http.ResponseWriter, r *http.Request, v any, maxBytes int64, optio
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return false, malformed("something follows the JSON value")
+	}
+	if fault := checkKeys(string(raw), v); fault != nil {
+		return false, Invalid("the body can't be used", *fault)
 	}
 	return true, nil
 }

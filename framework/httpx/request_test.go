@@ -19,6 +19,10 @@ type picky struct{}
 
 func (*picky) UnmarshalJSON(b []byte) error { return fmt.Errorf("%s is not to my taste", b) }
 
+type base struct {
+	Base int `json:"base"`
+}
+
 func TestBodiesThatCantBeUsed(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("f", 100)
@@ -47,6 +51,13 @@ func TestBodiesThatCantBeUsed(t *testing.T) {
 		"string for number":  {`{"n":"s3cret"}`, "application/json", 422, "n", "wrong_type"},
 		"fraction":           {`{"n":1.5}`, "application/json", 422, "n", "wrong_type"},
 		"number for string":  {`{"name":7}`, "application/json", 422, "name", "wrong_type"},
+		"twice":              {`{"name":"s3cret","n":1,"name":"b"}`, "application/json", 422, "name", "duplicate"},
+		"another case":       {`{"Name":"s3cret"}`, "application/json", 422, "Name", "unknown"},
+		"twice, by case":     {`{"name":"s3cret","NAME":"b"}`, "application/json", 422, "NAME", "unknown"},
+		"twice, deep":        {`{"lines":[{"sku":"a"},{"sku":"a","sku":"b"}]}`, "application/json", 422, "lines.sku", "duplicate"},
+		"another case, deep": {`{"lines":[{"Sku":"a"}]}`, "application/json", 422, "lines.Sku", "unknown"},
+		"twice in a map":     {`{"tags":{"a":"x","A":"y","a":"z"}}`, "application/json", 422, "tags.a", "duplicate"},
+		"a map and a base":   {`{"tags":{"a":"x","A":"y"},"any":{"X":[{}]},"base":1,"lines":[]}`, "application/json", 0, "", ""},
 		"deep":               {`{"lines":[{"sku":7}]}`, "application/json", 422, "lines.sku", "wrong_type"},
 		"object for a list":  {`{"lines":{}}`, "application/json", 422, "lines", "wrong_type"},
 		"string for a share": {`{"share":"s3cret"}`, "application/json", 422, "share", "wrong_type"},
@@ -60,7 +71,10 @@ func TestBodiesThatCantBeUsed(t *testing.T) {
 			Lines []struct {
 				SKU string `json:"sku"`
 			} `json:"lines"`
-			Picky picky `json:"picky"`
+			Picky picky             `json:"picky"`
+			Tags  map[string]string `json:"tags"`
+			Any   any               `json:"any"`
+			base
 		}
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(c.body))
 		r.Header.Set("Content-Type", c.media)
@@ -89,7 +103,9 @@ func TestBodiesThatCantBeUsed(t *testing.T) {
 
 func TestABodyThatMayBeLeftOut(t *testing.T) {
 	t.Parallel()
-	var in struct{ Name string }
+	var in struct {
+		Name string `json:"name"`
+	}
 	there, err := httpx.DecodeOptionalJSON(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", http.NoBody), &in, 0)
 	require.NoError(t, err)
 	require.False(t, there)

@@ -36,6 +36,8 @@ func TestProblemsNameWhatIsWrong(t *testing.T) {
 			"another media type":  {"POST", "/v1/orders", orderBody, []apitest.Header{plain}, 415, "unsupported_media_type", ""},
 			"too large":           {"POST", "/v1/orders", with("BOOK", strings.Repeat("x", 2<<20)), nil, 413, "too_large", ""},
 			"an unknown field":    {"POST", "/v1/orders", with(`"total"`, `"totel"`), nil, 422, "invalid", "totel"},
+			"a key twice":         {"POST", "/v1/orders", with(`"total"`, `"total":null,"total"`), nil, 422, "invalid", "total"},
+			"another case":        {"POST", "/v1/orders", with(`"total"`, `"Total"`), nil, 422, "invalid", "Total"},
 			"a fraction":          {"POST", "/v1/orders", with("1250", "12.5"), nil, 422, "invalid", "lines.unit_price.amount"},
 			"above 64 bits":       {"POST", "/v1/orders", with("1250", "9223372036854775808"), nil, 422, "invalid", "lines.unit_price.amount"},
 			"a string for a list": {"POST", "/v1/orders", `{"lines":"x"}`, nil, 422, "invalid", "lines"},
