@@ -4,15 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// floor is an offset below which the table holds no ready row and never will.
-// Without it each claim walks the index entries of all the rows that were
-// deleted since the last vacuum, and the relay slows down as it works.
+// floor has for each shard an offset below which the shard holds no ready row and
+// never will. Without it each claim walks the index entries of all the rows that
+// were deleted since the last vacuum, and the relay slows down as it works; with
+// one for all shards the fastest would walk all that it is ahead of the slowest.
 //
 // Offsets are handed out before commit, so a row may turn up below others that
 // are long gone. But its transaction has held a lock on the table since before
@@ -21,12 +21,12 @@ import (
 // is visible or does not exist.
 //
 // As a net under manual changes (a sequence set back, a state reset by hand) the
-// floor falls to 0 every floorReset.
+// floors fall to 0 every floorReset.
 type floor struct {
 	db                   *sql.DB
 	qMax, qHolders, qMin string
 
-	at   atomic.Int64
+	at   [shards]atomic.Int64
 	seen atomic.Int64 // the highest offset that was claimed
 
 	mu      sync.Mutex
@@ -47,13 +47,21 @@ func (f *floor) init(db *sql.DB, table string) {
 	f.qHolders = `SELECT DISTINCT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 AND relation = '` + table + `'::regclass AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')`
-	f.qMin = strings.NewReplacer("{t}", table, "{last}", fmt.Sprint(shards-1)).Replace(
-		`SELECT COALESCE(min(r."offset"), 9223372036854775807) FROM generate_series(0, {last}) AS s(shard) CROSS JOIN LATERAL
- (SELECT "offset" FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= $1 ORDER BY shard, "offset" LIMIT 1) AS r`)
+	f.qMin = `SELECT s.n - 1, (SELECT "offset" FROM ` + table + ` WHERE shard = (s.n - 1)::smallint AND acked = FALSE AND state = 0 AND "offset" >= s.floor ORDER BY shard, "offset" LIMIT 1)
+FROM unnest($1::text::bigint[]) WITH ORDINALITY AS s(floor, n)`
 	f.resetAt = time.Now().Add(floorReset)
 }
 
-func (f *floor) get() int64 { return f.at.Load() }
+func (f *floor) get(shard int) int64 { return f.at[shard].Load() }
+
+// of returns the floors of the shards as an array that Postgres reads.
+func (f *floor) of(of []int) string {
+	all := make([]int64, len(of))
+	for i, shard := range of {
+		all[i] = f.get(shard)
+	}
+	return arrayLiteral(all)
+}
 
 // saw notes that a row was visible.
 func (f *floor) saw(offset int64) {
@@ -71,7 +79,9 @@ func (f *floor) advance(ctx context.Context) error {
 	defer f.mu.Unlock()
 	if now := time.Now(); now.After(f.resetAt) {
 		f.resetAt, f.have = now.Add(floorReset), false
-		f.at.Store(0)
+		for shard := range f.at {
+			f.at[shard].Store(0)
+		}
 		f.seen.Store(0)
 	}
 	if f.have {
@@ -87,11 +97,9 @@ func (f *floor) advance(ctx context.Context) error {
 		if len(f.holders) > 0 {
 			return nil
 		}
-		var lowest int64
-		if err := f.db.QueryRowContext(ctx, f.qMin, f.at.Load()).Scan(&lowest); err != nil {
-			return fmt.Errorf("find the lowest row: %w", err)
+		if err := f.raise(ctx); err != nil {
+			return err
 		}
-		f.at.Store(max(f.at.Load(), min(lowest, f.noted+1)))
 	}
 	f.have = false
 	seen := f.seen.Load()
@@ -105,6 +113,29 @@ func (f *floor) advance(ctx context.Context) error {
 	}
 	f.holders, f.have = holders, true
 	return nil
+}
+
+// raise moves each shard's floor up to its lowest ready row, or past what was
+// noted.
+func (f *floor) raise(ctx context.Context) error {
+	rows, err := f.db.QueryContext(ctx, f.qMin, f.of(allShards()))
+	if err != nil {
+		return fmt.Errorf("find the lowest rows: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var shard int
+		var lowest sql.NullInt64
+		if err := rows.Scan(&shard, &lowest); err != nil {
+			return fmt.Errorf("find the lowest rows: %w", err)
+		}
+		to := f.noted + 1
+		if lowest.Valid {
+			to = min(to, lowest.Int64)
+		}
+		f.at[shard].Store(max(f.get(shard), to))
+	}
+	return rows.Err()
 }
 
 func (f *floor) lockHolders(ctx context.Context) (map[string]bool, error) {

@@ -82,7 +82,7 @@ func TestLateCommitIsNotSkipped(t *testing.T) {
 	for range 5 {
 		require.NoError(t, store.maintain(t.Context()))
 	}
-	require.LessOrEqual(t, store.floor.get(), int64(1))
+	require.LessOrEqual(t, store.floor.get(shardOf("late")), int64(1))
 	require.NoError(t, late.Commit())
 	e.write(t, w, msg("orders", "late", 1))
 	got := b.await(t, 52)
@@ -91,7 +91,7 @@ func TestLateCommitIsNotSkipped(t *testing.T) {
 
 	eventually(t, "the floor follows once nobody writes below it", func() bool {
 		require.NoError(t, store.maintain(t.Context()))
-		return store.floor.get() == 53
+		return store.floor.get(shardOf("late")) == 53
 	})
 	e.write(t, w, msg("orders", "k", 50))
 	b.await(t, 53)
@@ -111,7 +111,7 @@ func TestHeldRowBelowTheFloor(t *testing.T) {
 	for range 3 {
 		require.NoError(t, store.maintain(t.Context()))
 	}
-	require.Equal(t, int64(2), store.floor.get())
+	require.Equal(t, int64(2), store.floor.get(shardOf("k")))
 	e.write(t, w, msg("orders", "k", 1))
 	require.NoError(t, r.Flush(t.Context()))
 	requireOnce(t, b.all(), 2)
@@ -139,7 +139,7 @@ func TestClaimNeedsNoSort(t *testing.T) {
 	got, err := s.lock(t.Context(), tx, []int{0, 1, 2, 3})
 	require.NoError(t, err)
 	require.ElementsMatch(t, []int{0, 1, 2, 3}, got)
-	rows, err := tx.Query(`EXPLAIN `+s.qReady, "{0,1,2,3}", 0, 100)
+	rows, err := tx.Query(`EXPLAIN `+s.qReady, "{0,1,2,3}", "{0,0,0,0}", 100)
 	require.NoError(t, err)
 	defer rows.Close()
 	plan := ""

@@ -44,18 +44,18 @@ func newPostgresStore(cfg RelayConfig) store {
 	// old the planner's statistics are: hence ORDER BY ... LIMIT 1 in place of
 	// EXISTS and min, and the settings that come with the lock.
 	s.qScout = q(`SELECT s.shard,
- (SELECT 1 FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= $1 ORDER BY shard, "offset" LIMIT 1) IS NOT NULL,
+ (SELECT 1 FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= s.floor ORDER BY shard, "offset" LIMIT 1) IS NOT NULL,
  (SELECT (extract(epoch from next_attempt_at - now()) * 1000000)::bigint FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 1 ORDER BY shard, next_attempt_at LIMIT 1),
  COALESCE(c.failures, 0),
  COALESCE((extract(epoch from c.not_before - now()) * 1000000)::bigint, 0)
-FROM generate_series(0, {last}) AS s(shard) LEFT JOIN {control} c ON c.outbox = '{t}'`)
+FROM (SELECT (n - 1)::smallint AS shard, floor FROM unnest($1::text::bigint[]) WITH ORDINALITY AS f(floor, n)) AS s LEFT JOIN {control} c ON c.outbox = '{t}'`)
 	s.qLock = q(`SELECT s.shard, (SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_bitmapscan', 'off', TRUE)
  || set_config('enable_sort', 'off', TRUE) || set_config('jit', 'off', TRUE))
 FROM unnest($2::text::integer[]) AS s(shard) WHERE pg_try_advisory_xact_lock($1, s.shard)`)
 	s.qReady = q(`SELECT r."offset", r.payload, r.ordering_key, r.attempts,
  (SELECT 1 FROM {t} WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND state = 1 LIMIT 1) IS NOT NULL
-FROM unnest($1::text::smallint[]) AS s(shard) CROSS JOIN LATERAL
- (SELECT "offset", payload, ordering_key, attempts FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= $2
+FROM unnest($1::text::smallint[], $2::text::bigint[]) AS s(shard, floor) CROSS JOIN LATERAL
+ (SELECT "offset", payload, ordering_key, attempts FROM {t} WHERE shard = s.shard AND acked = FALSE AND state = 0 AND "offset" >= s.floor
   ORDER BY shard, "offset" LIMIT $3) AS r`)
 	// By offset and not by time: of a key's rows that are due the first must be
 	// among those that fit.
@@ -121,7 +121,7 @@ func fnv32(s string) uint32 {
 }
 
 func (s *postgresStore) scout(ctx context.Context) (scouting, error) {
-	return scoutRows(ctx, s.db, s.qScout, s.floor.get())
+	return scoutRows(ctx, s.db, s.qScout, s.floor.of(allShards()))
 }
 
 func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ claim, err error) {
@@ -148,7 +148,7 @@ func (s *postgresStore) claim(ctx context.Context, want []int, limit int) (_ cla
 	c.shards = arrayLiteral(got)
 	perShard := max(limit/len(got), 1)
 	var held bool
-	c.batch, held, err = readRows(ctx, tx, make([]row, 0, limit), s.qReady, c.shards, s.floor.get(), perShard)
+	c.batch, held, err = readRows(ctx, tx, make([]row, 0, limit), s.qReady, c.shards, s.floor.of(got), perShard)
 	if err != nil {
 		return nil, err
 	}

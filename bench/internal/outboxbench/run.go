@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if r.Backlog, err = b.backlog(ctx); err != nil {
 		return nil, fmt.Errorf("backlog: %w", err)
 	}
-	r.Took = time.Since(r.Began)
+	r.Took, r.Machine.LoadAfter = time.Since(r.Began), load()
 	return r, nil
 }
 
