@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,14 +78,14 @@ func TestDevStopsClean(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	say := func(what string) {
 		t.Helper()
-		eventually(t, 2*time.Minute, func() error {
+		eventually(t, 4*time.Minute, func() error { // it builds three services
 			select {
 			case err := <-exited:
 				t.Fatalf("dev ended early: %v\n%s", err, out)
 			default:
 			}
 			if !strings.Contains(out.String(), what) {
-				return os.ErrNotExist
+				return fmt.Errorf("it has not said %q yet:\n%s", what, out)
 			}
 			return nil
 		})
