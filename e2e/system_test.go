@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -254,12 +255,31 @@ func (s *system) mails() []string {
 	return files
 }
 
+// ports hands out each port once, below those that the system gives to outgoing
+// connections: one that is asked for with port 0 and let go may be anybody's
+// before the service listens on it, also another service's of the same test.
+var ports struct {
+	sync.Mutex
+	used int
+}
+
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	const first, count = 20_000, 12_000
+	ports.Lock()
+	defer ports.Unlock()
+	for range count {
+		ports.used++
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+(os.Getpid()*61+ports.used)%count))
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		l.Close()
+		return addr
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // lockedBuffer is a bytes.Buffer that a process writes while the test reads.
