@@ -44,7 +44,7 @@ func (p *process) run(ctx context.Context, grace time.Duration) error {
 			return p.stop(exited, grace)
 		case err := <-exited:
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // how it ended does not matter: it was to end
 			}
 			if time.Since(began) > p.healthyAfter {
 				backoff = p.firstBackoff
@@ -129,7 +129,7 @@ func (p *process) stop(exited <-chan error, grace time.Duration) error {
 		return nil
 	case <-timer.C:
 		_ = cmd.Process.Kill()
-		<-exited
+		_ = <-exited // killed, so it ended badly
 		return fmt.Errorf("%s: %w", p.name, errKilled)
 	}
 }
