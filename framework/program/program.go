@@ -70,10 +70,14 @@ type Call struct {
 }
 
 // Main runs the program with the process's arguments, environment and streams
-// until SIGTERM or SIGINT, and exits: with 0 after a clean drain or a command
+// until SIGTERM, SIGINT or SIGHUP, and exits: with 0 after a clean drain or a command
 // that succeeded, else with 1. A second signal ends the process at once.
 func (p Program[S]) Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	signals := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop)
 	if err := p.Run(ctx, Call{Args: os.Args[1:], Environ: os.Environ()}); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)

@@ -33,6 +33,9 @@ starts them itself and leaves them running until Ctrl-C.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, out := cmd.Context(), cmd.OutOrStdout()
 			o.Out, o.Environ, o.Quiet = out, environ(), true
+			if o.Env == "" {
+				o.Env = dev.DefaultEnv(o.Environ)
+			}
 			w, root, err := find(o)
 			if err != nil {
 				return err

@@ -11,7 +11,7 @@ func bindDev(cmd *cobra.Command, o *dev.Options) {
 	f := cmd.Flags()
 	f.StringVar(&o.Dir, "dir", ".", "a folder of the workspace")
 	f.StringVar(&o.State, "state", "", "keep databases, mails and logs under this folder (default: the workspace)")
-	f.StringVar(&o.Env, "env", "local", "the profile that the services run with")
+	f.StringVar(&o.Env, "env", "", "the profile that the services run with (default: HEADRACE_ENV, else local)")
 	f.StringVar(&o.BrokerURL, "redis", "", "use the Redis at this URL (default: the profile's, else one is started)")
 	f.BoolVar(&o.AnyPort, "any-port", false, "let the services listen on free ports, not the profile's")
 }

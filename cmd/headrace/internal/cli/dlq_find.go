@@ -31,8 +31,8 @@ type findBroker struct {
 
 func (f *findBroker) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.dir, "dir", ".", "a folder of the workspace")
-	flags.StringVar(&f.state, "state", "", "the folder that `headrace dev` was given as --state (default: the workspace)")
-	flags.StringVar(&f.env, "env", "", "use the broker of this profile of the services, whether `headrace dev` runs or not")
+	flags.StringVar(&f.state, "state", "", "the folder that headrace dev was given as --state (default: the workspace)")
+	flags.StringVar(&f.env, "env", "", "use the broker of this profile of the services, whether headrace dev runs or not")
 	flags.StringVar(&f.service, "service", "", "whose profile it is (default: the group's service, else the only one)")
 	flags.StringVar(&f.kind, "broker", "", "use a broker of this kind, such as redisstream, at --url")
 	flags.StringVar(&f.url, "url", "", "the broker's address; HEADRACE_BROKER_URL keeps its password off the command line")

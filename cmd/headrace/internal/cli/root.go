@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/headrace-go/headrace/cmd/headrace/internal/dev"
 )
 
 // Exit codes.
@@ -42,6 +44,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
+		return exitOK
+	}
+	if errors.Is(err, dev.ErrStopped) && ctx.Err() != nil {
+		fmt.Fprintln(stdout, "stopped")
 		return exitOK
 	}
 	fmt.Fprintln(stderr, "headrace:", err)

@@ -20,6 +20,8 @@ type process struct {
 	env     []string
 	console *Console
 	log     io.Writer
+	// readyURL answers 200 when the service is ready.
+	readyURL string
 	// firstBackoff to lastBackoff space the restarts; a run of healthyAfter
 	// starts them anew.
 	firstBackoff, lastBackoff, healthyAfter time.Duration
@@ -33,16 +35,22 @@ type process struct {
 // killed or ended badly at the end.
 func (p *process) run(ctx context.Context, grace time.Duration) error {
 	backoff := p.firstBackoff
-	for {
+	for restarts := 0; ; restarts++ {
 		began := time.Now()
 		exited, err := p.start()
 		if err != nil {
 			return fmt.Errorf("start %s: %w", p.name, err)
 		}
+		asking, stopAsking := context.WithCancel(ctx)
+		if restarts > 0 {
+			go p.tellReady(asking)
+		}
 		select {
 		case <-ctx.Done():
+			stopAsking()
 			return p.stop(exited, grace)
 		case err := <-exited:
+			stopAsking()
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // how it ended does not matter: it was to end
 			}
@@ -57,6 +65,13 @@ func (p *process) run(ctx context.Context, grace time.Duration) error {
 		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, p.lastBackoff)
+	}
+}
+
+// tellReady says so when the service that was started again is ready.
+func (p *process) tellReady(ctx context.Context) {
+	if awaitOK(ctx, p.readyURL) == nil {
+		p.console.Say("%s is ready again", p.name)
 	}
 }
 

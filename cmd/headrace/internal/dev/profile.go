@@ -128,6 +128,9 @@ func (w *Workspace) Compile(ctx context.Context, service, base string, environ [
 		return "", fmt.Errorf("state folder %q: %w", base, err)
 	}
 	binary := filepath.Join(base, StateFolder, "bin", service+".trial")
+	if err := os.MkdirAll(filepath.Dir(binary), 0o700); err != nil {
+		return "", fmt.Errorf("make the state folder: %w", err)
+	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
 	cmd.Dir, cmd.Env = w.Services[i].Dir, environ
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // StateFolder is where a workspace keeps what dev makes: binaries, databases,
@@ -17,8 +20,11 @@ const stateFile = "dev.json"
 
 // State says what a running dev has started, for other commands to find.
 type State struct {
-	PID int    `json:"pid"`
-	Env string `json:"env"`
+	PID int `json:"pid"`
+	// Started tells the process from a later one with the same id; empty where
+	// the system does not say.
+	Started string `json:"started,omitempty"`
+	Env     string `json:"env"`
 	// BrokerURL is where the Redis is that was started or given here; empty where
 	// the profile and Broker say all.
 	BrokerURL string `json:"broker_url,omitempty"`
@@ -66,8 +72,34 @@ func ReadState(root string) (State, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("read %s: %w: remove it and start `headrace dev` again", path, err)
 	}
-	if !alive(s.PID) {
+	if !s.runs() {
 		return s, ErrNotRunning
 	}
 	return s, nil
+}
+
+// runs tells whether the process that wrote the state is still there: another one
+// may have got its id.
+func (s State) runs() bool {
+	if !alive(s.PID) {
+		return false
+	}
+	if started := processStart(s.PID); s.Started != "" && started != "" {
+		return s.Started == started
+	}
+	for _, a := range s.Services {
+		if addr, ok := strings.CutPrefix(a.Admin, "http://"); ok && accepts(addr) {
+			return true
+		}
+	}
+	return len(s.Services) == 0
+}
+
+func accepts(addr string) bool {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }

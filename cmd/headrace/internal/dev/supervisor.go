@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ type Options struct {
 	// State is the folder under which StateFolder is made. Default: the
 	// workspace's root.
 	State string
-	// Env is the profile. Default "local".
+	// Env is the profile. Default: HEADRACE_ENV of Environ, else "local".
 	Env string
 	// Environ is the environment that the services inherit, "KEY=value".
 	Environ []string
@@ -84,10 +85,22 @@ func (r *Running) PID(service string) int {
 // Say prints a line of the supervisor's.
 func (r *Running) Say(format string, args ...any) { r.console.Say(format, args...) }
 
+// ErrStopped is what Start returns when ctx ended before all services were ready
+// and everything that it had started has stopped.
+var ErrStopped = errors.New("stopped before all services were ready")
+
 // Start builds and starts every service and returns once each is ready. When
 // ctx ends, everything stops as with Stop.
 func Start(ctx context.Context, o Options) (*Running, error) {
-	o = o.withDefaults()
+	r, err := start(ctx, o.withDefaults())
+	// What broke off on the way is no fault; what could not be stopped is one.
+	if err != nil && ctx.Err() != nil && !errors.Is(err, errKilled) {
+		return nil, ErrStopped
+	}
+	return r, err
+}
+
+func start(ctx context.Context, o Options) (*Running, error) {
 	w, err := Find(o.Dir, o.Env)
 	if err != nil {
 		return nil, err
@@ -114,7 +127,7 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 	}
 	folder := filepath.Join(base, StateFolder)
 	for _, d := range []string{"bin", "logs"} {
-		if err := os.MkdirAll(filepath.Join(folder, d), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(folder, d), 0o700); err != nil {
 			return nil, fmt.Errorf("make the state folder: %w", err)
 		}
 	}
@@ -132,6 +145,9 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 		done:    make(chan struct{}),
 	}
 	if err := r.build(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.checkSettings(ctx, o, base); err != nil {
 		return nil, err
 	}
 
@@ -173,6 +189,7 @@ func Start(ctx context.Context, o Options) (*Running, error) {
 		return nil, errors.Join(err, r.Stop())
 	}
 	r.State.PID = os.Getpid()
+	r.State.Started = processStart(r.State.PID)
 	if err := r.State.write(folder); err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
@@ -184,12 +201,24 @@ func (o Options) withDefaults() Options {
 		o.Dir = "."
 	}
 	if o.Env == "" {
-		o.Env = "local"
+		o.Env = DefaultEnv(o.Environ)
 	}
 	if o.Grace == 0 {
 		o.Grace = 40 * time.Second
 	}
 	return o
+}
+
+// DefaultEnv is the profile where none is named: HEADRACE_ENV of environ, else
+// "local".
+func DefaultEnv(environ []string) string {
+	env := "local"
+	for _, kv := range environ {
+		if k, v, _ := strings.Cut(kv, "="); k == config.EnvEnv && v != "" {
+			env = v
+		}
+	}
+	return env
 }
 
 func removeState(folder string) error {
@@ -208,12 +237,63 @@ func (r *Running) build(ctx context.Context, o Options) error {
 		args = append(args, "-o", r.binary(s.Name), "./cmd/"+s.Name)
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir, cmd.Env = s.Dir, o.Environ
+		// So that it removes what it has made so far.
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		cmd.WaitDelay = buildStops
 		if out, err := cmd.CombinedOutput(); err != nil {
+			// The terminal's Ctrl-C reaches the build as well, and may do so first.
+			select {
+			case <-ctx.Done():
+			case <-time.After(signalLag):
+			}
 			return fmt.Errorf("build %s: %w\n%s", s.Name, err, strings.TrimSpace(string(out)))
 		}
 		r.console.Say("built %s in %s", s.Name, time.Since(began).Round(100*time.Millisecond))
 	}
 	return nil
+}
+
+const (
+	// buildStops bounds how long an interrupted build may take to end.
+	buildStops = 3 * time.Second
+	// signalLag is how much later than a child this process may hear a signal.
+	signalLag = 200 * time.Millisecond
+	// settingsWithin bounds how long a service may take to read its settings.
+	settingsWithin = 20 * time.Second
+)
+
+// checkSettings has each service read its settings as it will when it runs, and
+// says of all of them what does not work: a service that refuses them tells it
+// only in its log.
+func (r *Running) checkSettings(ctx context.Context, o Options, base string) error {
+	var errs []error
+	for _, s := range r.Workspace.Services {
+		if err := r.checkService(ctx, o, s, base); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Running) checkService(ctx context.Context, o Options, s Service, base string) error {
+	ctx, cancel := context.WithTimeout(ctx, settingsWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.binary(s.Name), "config")
+	cmd.Dir, cmd.Env = base, r.Workspace.Environ(s.Name, o.Env, o.Environ)
+	var why bytes.Buffer
+	cmd.Stderr = &why
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%s: `%s config` does not end within %s: a service must not serve when it is asked for its settings", s.Name, s.Name, settingsWithin)
+	}
+	text := strings.TrimSpace(why.String())
+	if text == "" {
+		text = err.Error()
+	}
+	return fmt.Errorf("%s would not start with profile %q: %s", s.Name, o.Env, text)
 }
 
 func (r *Running) binary(name string) string {
@@ -285,7 +365,7 @@ func (r *Running) prepare(ctx context.Context, o Options, base string) (logs []i
 		r.State.Services[s.Name] = Address{HTTP: "http://" + httpAddr, Admin: "http://" + adminAddr}
 		r.procs[s.Name] = &process{
 			name: s.Name, bin: r.binary(s.Name), dir: base, env: env,
-			console: r.console, log: f,
+			console: r.console, log: f, readyURL: "http://" + adminAddr + "/readyz",
 			firstBackoff: 500 * time.Millisecond, lastBackoff: 10 * time.Second, healthyAfter: 30 * time.Second,
 		}
 	}
