@@ -304,8 +304,9 @@ func (s *source) settleBatch(ctx context.Context, holds []*hold, send func(conte
 			settled = append(settled, g)
 		}
 	}
-	if again := s.forget(settled); again > 0 && retry == nil {
-		retry = fmt.Errorf("%d messages of queue %s were received anew meanwhile", again, s.url)
+	if again := s.forget(settled); len(again) > 0 {
+		// They were received anew meanwhile: the new receipts count, and not for long.
+		retry = errors.Join(retry, s.settleBatch(ctx, again, send))
 	}
 	if len(settled) < len(batch) && retry == nil {
 		retry = fmt.Errorf("%s in queue %s: the answer says nothing about %d of %d messages", a.what, s.url, len(batch)-len(settled), len(batch))
@@ -323,14 +324,14 @@ func gone(f types.BatchResultErrorEntry) bool {
 	return false
 }
 
-// forget drops holds that are settled. One that was received anew after its
-// receipt was used stays, to be settled by the new one; it returns how many.
-func (s *source) forget(settled []grip) (again int) {
+// forget drops holds that are settled, and returns those that were received anew
+// after their receipt was used: they are to be settled by the new one.
+func (s *source) forget(settled []grip) (again []*hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range settled {
 		if g.receipt != g.hold.receipt {
-			again++
+			again = append(again, g.hold)
 			continue
 		}
 		s.drop(g.hold)
