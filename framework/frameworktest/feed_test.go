@@ -29,6 +29,7 @@ var (
 var files = fstest.MapFS{
 	"migrations/sqlite/00001_init.sql":   {Data: []byte("-- +goose Up\nCREATE TABLE rooms (name TEXT PRIMARY KEY);\n")},
 	"migrations/postgres/00001_init.sql": {Data: []byte("-- +goose Up\nCREATE TABLE rooms (name TEXT PRIMARY KEY);\n")},
+	"migrations/mysql/00001_init.sql":    {Data: []byte("-- +goose Up\nCREATE TABLE rooms (name VARCHAR(64) PRIMARY KEY);\n")},
 }
 
 // A service of one handler, on each database, from its tables to its silence.
@@ -41,7 +42,7 @@ func TestAServiceOnEachDatabase(t *testing.T) {
 		require.NoError(t, err)
 		app.Emits(noticed.Descriptor())
 		framework.HandleTx(app, lit, "notice", func(ctx context.Context, tx *sql.Tx, e events.Event[lamp]) error {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO rooms (name) VALUES ($1)", e.Data.Room); err != nil {
+			if _, err := tx.ExecContext(ctx, db.Dialect.Rebind("INSERT INTO rooms (name) VALUES ($1)"), e.Data.Room); err != nil {
 				return err
 			}
 			return framework.Emit(ctx, tx, noticed.New(e.Data.Room, e.Data))
