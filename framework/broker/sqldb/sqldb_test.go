@@ -3,6 +3,7 @@ package sqldb_test
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"log/slog"
 	"strings"
 	"testing"
@@ -22,6 +23,13 @@ import (
 var quiet = slog.New(slog.DiscardHandler)
 
 func TestMain(m *testing.M) {
+	if raced {
+		// SQLite has one writer, and the race detector makes it slow: more tests
+		// at a time only wait for it, past their patience.
+		if err := flag.Set("test.parallel", "2"); err != nil {
+			panic(err)
+		}
+	}
 	brokertest.Main(m, func(ctx context.Context, addr string) (broker.Broker, error) {
 		kind, dsn, _ := strings.Cut(addr, " ")
 		d := dialects[kind]
