@@ -158,7 +158,7 @@ func (r *run) start(ctx, work context.Context) error {
 	r.startBackground(work)
 	r.jobs = a.startJobs(work)
 	if context.Cause(ctx) != nil {
-		return nil // asked to stop while starting: the drain does it
+		return nil //nolint:nilerr // asked to stop while starting: the drain does it
 	}
 	a.mu.Lock()
 	a.addrs = addresses{api: r.api.addr(), admin: r.admin.addr()}

@@ -132,7 +132,7 @@ func TestPoisonReasons(t *testing.T) {
 // What a failure adds is bounded and fit for any broker.
 func TestDeadLetterTextIsBounded(t *testing.T) {
 	t.Parallel()
-	err := error(errors.New(strings.Repeat("ä\x00\x07\xff", 100_000)))
+	err := errors.New(strings.Repeat("ä\x00\x07\xff", 100_000))
 	for i := range 100 {
 		err = fmt.Errorf("layer %d: %w", i, err)
 	}

@@ -21,7 +21,7 @@ var crashes = map[string]struct {
 	"panic error":   {func() { panic(errBoom) }, "panic: boom"},
 	"panic nil":     {func() { panic(nil) }, "PanicNilError"}, //nolint:govet // the case is about it
 	"goexit":        {func() { runtime.Goexit() }, "runtime.Goexit"},
-	"nil map write": {func() { var m map[string]int; m["a"] = 1 }, "nil map"},
+	"nil map write": {func() { var m map[string]int; m["a"] = 1 }, "nil map"}, //nolint:staticcheck // the case is about it
 }
 
 func TestRecoverMakesErrors(t *testing.T) {

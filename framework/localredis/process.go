@@ -190,7 +190,8 @@ func spawn(ctx context.Context, binary, dir string, port int, keep bool) (*proce
 		appendonly = "yes"
 	}
 	p := &process{port: port, ended: make(chan struct{}), asked: make(chan struct{}), out: &tail{}}
-	p.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
+	p.cmd = exec.Command(binary, //nolint:noctx // it outlives every context and is stopped by Close
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
 		"--save", "", "--appendonly", appendonly, "--appendfsync", "everysec", "--loglevel", "warning")
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = childAttr()
@@ -268,7 +269,8 @@ func (p *process) stop() error {
 }
 
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}

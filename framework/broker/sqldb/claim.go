@@ -44,7 +44,6 @@ type dueClaim struct {
 	id    int64
 	owner string
 	items []item
-	taken int // of the items
 	gone  []item
 }
 

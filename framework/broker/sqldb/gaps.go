@@ -193,7 +193,8 @@ func (s *source) closeByLocks(ctx context.Context, open []gap) error {
 }
 
 func (s *source) lockHolders(ctx context.Context) (map[string]bool, error) {
-	rows, err := s.b.db.QueryContext(ctx, `SELECT DISTINCT virtualtransaction FROM pg_locks
+	rows, err := s.b.db.QueryContext(ctx, //nolint:sqlclosecheck // scan closes them
+		`SELECT DISTINCT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 AND relation = to_regclass($1) AND mode IN ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')`, s.t.quoted)
 	if err != nil {

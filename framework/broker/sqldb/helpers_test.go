@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
 )
@@ -126,12 +124,4 @@ func count(t testing.TB, db *sql.DB, q string, args ...any) int {
 	var n int
 	require.NoError(t, db.QueryRow(q, args...).Scan(&n))
 	return n
-}
-
-// bind writes "?" as the dialect has it; one at most.
-func (d dialect) bind(q string) string {
-	if d.dialect == sqltx.Postgres {
-		return strings.Replace(q, "?", "$1", 1)
-	}
-	return q
 }

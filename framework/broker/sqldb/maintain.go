@@ -141,7 +141,8 @@ func (b *Broker) cleanBatch(ctx context.Context, t table) (int64, error) {
 	if err := b.db.QueryRowContext(ctx, `SELECT `+b.d.now).Scan(&now); err != nil {
 		return 0, fmt.Errorf("ask for the time: %w", err)
 	}
-	rows, err := b.db.QueryContext(ctx, b.d.bind(b.d.fill(`SELECT m.{offset}, {created} FROM {t} AS m WHERE m.{offset} < ?`+stock+` ORDER BY m.{offset} LIMIT ?`, t)), floor, b.cfg.CleanupBatch)
+	rows, err := b.db.QueryContext(ctx, //nolint:sqlclosecheck // scan closes them
+		b.d.bind(b.d.fill(`SELECT m.{offset}, {created} FROM {t} AS m WHERE m.{offset} < ?`+stock+` ORDER BY m.{offset} LIMIT ?`, t)), floor, b.cfg.CleanupBatch)
 	if err != nil {
 		return 0, fmt.Errorf("look for old messages: %w", err)
 	}

@@ -173,7 +173,8 @@ func updateClaims(owner string, changes []change) (string, []any) {
 func (s *source) owned(ctx context.Context, db execer, ids []int64, lock string) (map[int64]bool, error) {
 	out := make(map[int64]bool, len(ids))
 	for part := range slices.Chunk(ids, idsPerStatement) {
-		rows, err := db.QueryContext(ctx, s.d.bind(`SELECT id FROM headrace_sql_claims WHERE owner = ? AND id IN `+in(len(part))+` ORDER BY id`+lock),
+		rows, err := db.QueryContext(ctx, //nolint:sqlclosecheck // scan closes them
+			s.d.bind(`SELECT id FROM headrace_sql_claims WHERE owner = ? AND id IN `+in(len(part))+` ORDER BY id`+lock),
 			append([]any{s.owner}, anys(part)...)...)
 		if err != nil {
 			return nil, fmt.Errorf("look for the claims on %s: %w", s.t.quoted, err)

@@ -82,7 +82,7 @@ func (f *fake) Fetch(ctx context.Context, limit int) ([]*Entry, error) {
 		f.queue = f.queue[n:]
 		f.mu.Unlock()
 		if n > 0 || ctx.Err() != nil {
-			return out, nil
+			return out, nil //nolint:nilerr // an ended context is no error of a source
 		}
 		select {
 		case <-ctx.Done():

@@ -144,8 +144,7 @@ func (p *process) stop(exited <-chan error, grace time.Duration) error {
 		return nil
 	case <-timer.C:
 		_ = cmd.Process.Kill()
-		_ = <-exited // killed, so it ended badly
-		return fmt.Errorf("%s: %w", p.name, errKilled)
+		return fmt.Errorf("%s: %w (%s)", p.name, errKilled, ending(<-exited))
 	}
 }
 

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,7 +97,8 @@ func (s State) runs() bool {
 }
 
 func accepts(addr string) bool {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+	d := net.Dialer{Timeout: time.Second}
+	c, err := d.DialContext(context.Background(), "tcp", addr)
 	if err != nil {
 		return false
 	}
