@@ -3,7 +3,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-MODULES := . $(patsubst %/go.mod,%,$(wildcard services/*/go.mod)) $(patsubst %/go.mod,%,$(wildcard bench/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard brokers/*/go.mod)) $(patsubst %/go.mod,%,$(wildcard services/*/go.mod)) $(patsubst %/go.mod,%,$(wildcard bench/go.mod))
 GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # What each module's tests run with; TESTFLAGS=-short makes a quick pass.
 TESTFLAGS ?=

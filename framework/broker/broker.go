@@ -52,11 +52,13 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"os"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 )
 
 // Broker is an open connection to one message broker. It is safe for
@@ -181,6 +183,28 @@ func (c SubscriberConfig) WithDefaults() SubscriberConfig {
 	}
 	return c
 }
+
+// Complete is what an adapter's Subscriber begins with: it returns c with its
+// defaults and a Consumer name of its own (host, process, random), or what
+// Validate finds. Logger is taken where c has none.
+func (c SubscriberConfig) Complete(logger *slog.Logger) (SubscriberConfig, error) {
+	if c.Logger == nil {
+		c.Logger = logger
+	}
+	c = c.WithDefaults()
+	if c.Consumer == "" {
+		host, _ := os.Hostname()
+		// Some brokers take no long names, and databases no odd bytes.
+		if host = strings.ToValidUTF8(host, ""); len(host) > maxHost {
+			host = strings.ToValidUTF8(host[:maxHost], "")
+		}
+		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
+	}
+	return c, c.Validate()
+}
+
+// maxHost bounds the bytes of the host's name in a Consumer's default.
+const maxHost = 40
 
 // Validate reports every field that can't work, by name, value and remedy.
 func (c SubscriberConfig) Validate() error {

@@ -155,12 +155,15 @@ func count(m *message.Message) int {
 // settles waits until the group has nothing left.
 func (e env) settles(t testing.TB, topic, group string) {
 	t.Helper()
-	var stats broker.Stats
-	var err error
-	require.Eventually(t, func() bool {
-		stats, err = e.b.Admin().Stats(context.Background(), broker.Subscription{Topic: topic, Group: group})
-		return err == nil && stats == (broker.Stats{})
-	}, patience, 10*time.Millisecond, "stats of %s: %+v %v", group, &stats, &err)
+	what := ""
+	for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		stats, err := e.b.Admin().Stats(t.Context(), broker.Subscription{Topic: topic, Group: group})
+		if err == nil && stats == (broker.Stats{}) {
+			return
+		}
+		what = fmt.Sprintf("%+v %v", stats, err)
+	}
+	require.FailNow(t, "the group never settles", "stats of %s: %s", group, what)
 }
 
 // closed waits until the channel is closed and fails when a message comes.

@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/google/uuid"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 // Name is the adapter's name in configuration.
@@ -78,12 +77,9 @@ func (b *Broker) Publisher() broker.Publisher { return b.pub }
 
 // Subscriber makes a subscriber.
 func (b *Broker) Subscriber(cfg broker.SubscriberConfig) (message.Subscriber, error) {
-	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
+	cfg, err := cfg.Complete(nil)
+	if err != nil {
 		return nil, err
-	}
-	if cfg.Consumer == "" {
-		cfg.Consumer = uuid.NewString()
 	}
 	ensure := func(ctx context.Context, topic string) error {
 		return b.EnsureTopology(ctx, broker.Subscription{Topic: topic, Group: cfg.Group})

@@ -6,18 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 // Name is the adapter's name in configuration.
@@ -202,18 +200,11 @@ func (b *Broker) Publisher() broker.Publisher { return b.pub }
 
 // Subscriber makes a subscriber.
 func (b *Broker) Subscriber(cfg broker.SubscriberConfig) (message.Subscriber, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = b.cfg.Logger
-	}
-	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
+	cfg, err := cfg.Complete(b.cfg.Logger)
+	if err != nil {
 		return nil, err
 	}
-	switch cfg.Consumer {
-	case "":
-		host, _ := os.Hostname()
-		cfg.Consumer = host + "-" + uuid.NewString()
-	case ReleasedConsumer, delayedConsumer:
+	if cfg.Consumer == ReleasedConsumer || cfg.Consumer == delayedConsumer {
 		return nil, fmt.Errorf("redisstream: Consumer is %q, which is reserved: choose another or leave it empty", cfg.Consumer)
 	}
 	ensure := func(ctx context.Context, topic string) error {

@@ -10,7 +10,7 @@ import (
 	stock "github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 // The fields of an entry, as the stock marshaller names them.

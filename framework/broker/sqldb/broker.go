@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 	"github.com/headrace-go/headrace/framework/sqltx"
 )
 
@@ -196,19 +193,12 @@ func (b *Broker) Publisher() broker.Publisher { return b.pub }
 
 // Subscriber makes a subscriber.
 func (b *Broker) Subscriber(cfg broker.SubscriberConfig) (message.Subscriber, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = b.cfg.Logger
-	}
-	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
+	cfg, err := cfg.Complete(b.cfg.Logger)
+	if err != nil {
 		return nil, err
 	}
 	if len(cfg.Consumer) > maxConsumer {
 		return nil, fmt.Errorf("sqldb: Consumer has %d bytes: give it %d at most, or leave it empty", len(cfg.Consumer), maxConsumer)
-	}
-	if cfg.Consumer == "" {
-		host, _ := os.Hostname()
-		cfg.Consumer = shown(host) + "-" + strconv.Itoa(os.Getpid()) + "-" + uuid.NewString()[:8]
 	}
 	ensure := func(ctx context.Context, topic string) error {
 		return b.EnsureTopology(ctx, broker.Subscription{Topic: topic, Group: cfg.Group})

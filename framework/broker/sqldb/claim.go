@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 // result is what a claim brought.

@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -38,37 +37,7 @@ func (b *Broker) PublisherFor(tx sqltx.Execer) broker.Publisher {
 
 // Publish sends msgs in order, each under its own context.
 func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
-	for start := 0; start < len(msgs); {
-		// Contexts that end together can share a batch.
-		ctx := msgs[start].Context()
-		end := start + 1
-		for end < len(msgs) && msgs[end].Context().Done() == ctx.Done() {
-			end++
-		}
-		if err := p.PublishBatch(ctx, topic, msgs[start:end]); err != nil {
-			return after(err, topic, msgs, start, end)
-		}
-		start = end
-	}
-	return nil
-}
-
-// after makes the error of a part of a batch the error of the whole batch.
-func after(err error, topic string, msgs []*message.Message, start, end int) error {
-	if start == 0 && end == len(msgs) {
-		return err
-	}
-	failed := make(map[int]error)
-	var part *broker.PublishError
-	if errors.As(err, &part) {
-		for i, e := range part.Failed {
-			failed[start+i] = e
-		}
-	}
-	for i := end; i < len(msgs); i++ {
-		failed[i] = fmt.Errorf("not sent, since an earlier one failed: %w", err)
-	}
-	return &broker.PublishError{Topic: topic, Failed: failed}
+	return broker.PublishEach(p, topic, msgs)
 }
 
 // Close does nothing: the Broker owns the publisher.

@@ -15,7 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 const (

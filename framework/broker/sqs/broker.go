@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,10 +13,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/google/uuid"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 // Mode says how a topic reaches its groups. It is also the adapter's name in
@@ -292,11 +290,8 @@ func (b *Broker) Publisher() broker.Publisher { return b.pub }
 
 // Subscriber makes a subscriber. Order needs FIFO queues.
 func (b *Broker) Subscriber(cfg broker.SubscriberConfig) (message.Subscriber, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = b.cfg.Logger
-	}
-	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
+	cfg, err := cfg.Complete(b.cfg.Logger)
+	if err != nil {
 		return nil, err
 	}
 	if cfg.Order && !b.cfg.FIFO {
@@ -304,10 +299,6 @@ func (b *Broker) Subscriber(cfg broker.SubscriberConfig) (message.Subscriber, er
 	}
 	if cfg.Lease > MaxVisibility {
 		return nil, fmt.Errorf("sqs: group %q: Lease is %s: SQS hides a message for %s at most", cfg.Group, cfg.Lease, MaxVisibility)
-	}
-	if cfg.Consumer == "" {
-		host, _ := os.Hostname()
-		cfg.Consumer = host + "-" + uuid.NewString()
 	}
 	ensure := func(ctx context.Context, topic string) error {
 		return b.EnsureTopology(ctx, broker.Subscription{Topic: topic, Group: cfg.Group})

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/framework/internal/lanes"
+	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
 const (

@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// PublishEach is a Publish made of p's PublishBatch: it sends msgs in order, each
+// under its own context, in as few batches as their contexts allow. It stops at
+// the first batch that fails; what comes later is reported as not sent. The error
+// is a *PublishError that names every message of msgs that is not confirmed.
+func PublishEach(p Publisher, topic string, msgs []*message.Message) error {
+	for start := 0; start < len(msgs); {
+		// Contexts that end together can share a batch.
+		ctx := msgs[start].Context()
+		end := start + 1
+		for end < len(msgs) && msgs[end].Context().Done() == ctx.Done() {
+			end++
+		}
+		if err := p.PublishBatch(ctx, topic, msgs[start:end]); err != nil {
+			return partFailed(err, topic, len(msgs), start, end)
+		}
+		start = end
+	}
+	return nil
+}
+
+// partFailed makes the error of the batch [start, end) the error of all n.
+func partFailed(err error, topic string, n, start, end int) error {
+	failed := make(map[int]error, n-start)
+	var part *PublishError
+	if errors.As(err, &part) && len(part.Failed) > 0 {
+		for i, e := range part.Failed {
+			failed[start+i] = e
+		}
+	} else {
+		// Whoever reads the error takes what it does not name for confirmed.
+		for i := start; i < end; i++ {
+			failed[i] = err
+		}
+	}
+	for i := end; i < n; i++ {
+		failed[i] = fmt.Errorf("not sent, since an earlier one failed: %w", err)
+	}
+	return &PublishError{Topic: topic, Failed: failed}
+}
