@@ -47,9 +47,9 @@ func TestPublishEach(t *testing.T) {
 		err    error
 		failed []int
 	}{
-		"one entry":               {&broker.PublishError{Topic: "t", Failed: map[int]error{1: boom}}, []int{3, 4}},
+		"one entry":                {&broker.PublishError{Topic: "t", Failed: map[int]error{1: boom}}, []int{3, 4}},
 		"an error of another kind": {boom, []int{2, 3, 4}},
-		"one that names no entry": {&broker.PublishError{Topic: "t"}, []int{2, 3, 4}},
+		"one that names no entry":  {&broker.PublishError{Topic: "t"}, []int{2, 3, 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &batches{fail: map[int]error{1: c.err}}

@@ -37,6 +37,9 @@ type Options struct {
 	Env string
 	// Environ is the environment as os.Environ gives it. Nil: os.Environ().
 	Environ []string
+	// Brokers are the kinds of broker that the program brings, besides Headrace's
+	// own: broker.kind may name them.
+	Brokers []string
 }
 
 // Load fills target, a pointer to a struct that is or embeds Profile, from its
@@ -87,7 +90,7 @@ func gather(target any, opts Options) (*sources, error) {
 	def(&opts.Env, "local")
 	def(&opts.Dir, environ[EnvConfigDir])
 
-	sch.setDefaults(target, opts.Env)
+	sch.setDefaults(target, opts)
 	src := &sources{schema: sch, env: opts.Env}
 	var fileErr, envErr error
 	src.fromFile, src.file, fileErr = readFile(sch, opts)

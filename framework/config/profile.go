@@ -68,7 +68,10 @@ type Admin struct {
 // Broker says which broker the service uses.
 type Broker struct {
 	// Kind is "redisstream", "sql", "sqs", "sns" or "memory". Default "memory".
+	// A program may bring more kinds.
 	Kind string `koanf:"kind"`
+	// Others are those more kinds. They are no setting: Options.Brokers fills them.
+	Others []string `koanf:"-"`
 	// URL is the broker's address: redis://host:6379/0 for redisstream; for sql
 	// postgres://…, mysql://… or sqlite:<path of a file>. Empty with redisstream
 	// starts a server of the process's own: for one laptop only, so the
@@ -87,6 +90,9 @@ type Broker struct {
 	// AWS is for the kinds "sqs" and "sns".
 	AWS AWS `koanf:"aws"`
 }
+
+// BrokerKinds are the kinds of broker that Headrace has itself.
+func BrokerKinds() []string { return []string{"redisstream", "memory", "sql", "sqs", "sns"} }
 
 // Database says where the service's own tables are, the outbox's and the
 // inbox's among them.
@@ -328,7 +334,7 @@ func (p Profile) Validate() error {
 		bad("http.max_body_bytes", p.HTTP.MaxBodyBytes, "it must be 1 or more")
 	}
 	positive("admin.stats_interval", p.Admin.StatsInterval)
-	oneOf("broker.kind", p.Broker.Kind, "redisstream", "memory", "sql", "sqs", "sns")
+	oneOf("broker.kind", p.Broker.Kind, append(BrokerKinds(), p.Broker.Others...)...)
 	p.validateAWS(bad, oneOf)
 	p.validateSQL(bad)
 	if several := p.Env == "staging" || p.Env == "production"; several && p.Broker.Kind == "redisstream" && p.Broker.URL == "" {

@@ -213,13 +213,13 @@ func (s *schema) eachProfile(target any, fn func(*Profile)) {
 	}
 }
 
-func (s *schema) setDefaults(target any, env string) {
+func (s *schema) setDefaults(target any, opts Options) {
 	s.eachProfile(target, func(p *Profile) {
 		if reflect.ValueOf(p).Elem().IsZero() {
 			*p = Default()
 		}
 		*p = p.WithDefaults()
-		p.Env = env
+		p.Env, p.Broker.Others = opts.Env, opts.Brokers
 	})
 }
 

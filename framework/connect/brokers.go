@@ -33,7 +33,7 @@ func (c *Connections) openBroker(ctx context.Context, p config.Profile, logger *
 	case "sql":
 		return c.openSQL(ctx, p, logger)
 	}
-	return fault("broker.kind", p.Broker.Kind, errors.New("no such broker"), "use redisstream, memory, sql, sqs or sns")
+	return c.openAdapter(ctx, p, logger)
 }
 
 func (c *Connections) openRedis(ctx context.Context, p config.Profile, logger *slog.Logger) error {

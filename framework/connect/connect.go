@@ -36,21 +36,26 @@ type Connections struct {
 	// the database can't.
 	Waker outbox.Waker
 
-	closers []func() error
-	broker  bool // its database is a broker's own
+	adapters []broker.Adapter
+	closers  []func() error
+	broker   bool // its database is a broker's own
 }
 
 // Open opens the database and the broker of the profile. Logger nil means
-// slog.Default(). On an error nothing stays open.
-func Open(ctx context.Context, p config.Profile, logger *slog.Logger) (*Connections, error) {
-	p = p.WithDefaults()
+// slog.Default(). Adapters are the kinds of broker that the profile may name
+// besides Headrace's own. On an error nothing stays open.
+func Open(ctx context.Context, p config.Profile, logger *slog.Logger, adapters ...broker.Adapter) (*Connections, error) {
+	p, err := withKinds(p, adapters)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
 	if logger == nil {
 		logger = slog.Default()
 	}
-	c := &Connections{}
+	c := &Connections{adapters: adapters}
 	if err := c.open(ctx, p, logger); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}

@@ -1,7 +1,7 @@
 package connect
 
 import (
-	"fmt"
+	"log/slog"
 
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/memory"
@@ -13,9 +13,12 @@ import (
 
 // Describe returns a stand-in for the profile's broker that has its name and
 // states its features, without reaching anything: for tools that compare a service
-// with a broker. What is published to it goes nowhere.
-func Describe(p config.Profile) (broker.Broker, error) {
-	p = p.WithDefaults()
+// with a broker. What is published to it goes nowhere. Adapters are as in Open.
+func Describe(p config.Profile, adapters ...broker.Adapter) (broker.Broker, error) {
+	p, err := withKinds(p, adapters)
+	if err != nil {
+		return nil, err
+	}
 	d := described{Broker: memory.New(memory.Config{}), name: p.Broker.Kind}
 	d.features = d.Broker.Features()
 	switch p.Broker.Kind {
@@ -38,7 +41,15 @@ func Describe(p config.Profile) (broker.Broker, error) {
 			d.features.MaxMessageBytes, d.features.ClaimCheckAbove = 0, d.features.MaxMessageBytes
 		}
 	default:
-		return nil, fmt.Errorf("connect: no broker %q", p.Broker.Kind)
+		a, err := adapter(p, adapters)
+		if err != nil {
+			return nil, err
+		}
+		s := adapterSettings(p, slog.New(slog.DiscardHandler))
+		if d.features, err = a.Features(s); err != nil {
+			safe, secrets := shown(s.URL)
+			return nil, fault(keyBrokerURL, safe, err, "correct the address", secrets...)
+		}
 	}
 	return d, nil
 }

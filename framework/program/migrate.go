@@ -22,7 +22,7 @@ func (p Program[S]) migrate(ctx context.Context, c Call) (err error) {
 	if env.profile.Database.Driver == "" {
 		return fmt.Errorf("there is nothing to migrate: database.driver (%s) is empty", config.EnvName("database.driver"))
 	}
-	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
+	if env.conns, err = connect.Open(ctx, env.profile, env.logger, p.Brokers...); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()

@@ -101,7 +101,7 @@ func (p Program[S]) report(ctx context.Context, c Call) (r NeedsReport, err erro
 		return r, err
 	}
 	profile := settings.Common()
-	b, err := connect.Describe(profile)
+	b, err := connect.Describe(profile, p.Brokers...)
 	if err != nil {
 		return r, err
 	}
@@ -158,7 +158,7 @@ func (p Program[S]) standIns(c Call) (settings S, missing []MissingSetting, err 
 	missing = []MissingSetting{}
 	for {
 		settings = p.Defaults
-		x, err := config.Explain(&settings, config.Options{FS: p.Files, Environ: environ})
+		x, err := config.Explain(&settings, p.source(Call{Environ: environ}))
 		if err != nil {
 			return settings, nil, err
 		}

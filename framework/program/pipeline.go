@@ -62,7 +62,7 @@ func (p Program[S]) pipelineOf(ctx context.Context, c Call) (framework.Explanati
 	for _, s := range sources.Settings {
 		base.Sources[s.Key] = s.Source
 	}
-	if base.Broker, err = connect.Describe(profile); err != nil {
+	if base.Broker, err = connect.Describe(profile, p.Brokers...); err != nil {
 		return none, err
 	}
 	defer func() { _ = base.Broker.Close() }()
@@ -93,7 +93,7 @@ func (p Program[S]) standIn(ctx context.Context, settings S, base *framework.Con
 	profile := config.Default()
 	profile.Database = config.Database{Driver: "sqlite", DSN: ":memory:"}
 	env := &environment{profile: profile, plain: base.Logger, logger: base.Logger}
-	if env.conns, err = connect.Open(ctx, profile, base.Logger); err != nil {
+	if env.conns, err = connect.Open(ctx, profile, base.Logger, p.Brokers...); err != nil {
 		return nil, fmt.Errorf("explain: %w", err)
 	}
 	closed = func() { _ = env.conns.Close() }

@@ -23,6 +23,7 @@ import (
 	"syscall"
 
 	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/logging"
 )
@@ -42,6 +43,9 @@ type Program[S Settings] struct {
 	Files fs.FS
 	// Defaults are the settings where neither file nor environment sets them.
 	Defaults S
+	// Brokers are the adapters that broker.kind may name besides Headrace's own
+	// kinds, such as nats.Adapter() of the module brokers/nats. May be empty.
+	Brokers []broker.Adapter
 	// Build wires the service. Base has the service's name, profile, connections,
 	// logger and tracer: New adds what is its own. The connections stay the
 	// program's. Required.
@@ -145,5 +149,9 @@ func (p Program[S]) load(c Call) (S, *environment, error) {
 }
 
 func (p Program[S]) source(c Call) config.Options {
-	return config.Options{FS: p.Files, Environ: c.Environ}
+	opts := config.Options{FS: p.Files, Environ: c.Environ}
+	for _, b := range p.Brokers {
+		opts.Brokers = append(opts.Brokers, b.Kind)
+	}
+	return opts
 }

@@ -52,7 +52,7 @@ func (p Program[S]) serve(ctx context.Context, c Call) (err error) {
 			env.logger.WarnContext(ctx, "the last spans were not exported", "error", flushed)
 		}
 	}()
-	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
+	if env.conns, err = connect.Open(ctx, env.profile, env.logger, p.Brokers...); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()

@@ -31,7 +31,7 @@ func (p Program[S]) trial(ctx context.Context, c Call) (err error) {
 	if err != nil {
 		return err
 	}
-	if env.conns, err = connect.Open(ctx, env.profile, env.logger); err != nil {
+	if env.conns, err = connect.Open(ctx, env.profile, env.logger, p.Brokers...); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.conns.Close()) }()

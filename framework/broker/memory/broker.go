@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/framework/broker"
