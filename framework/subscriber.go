@@ -16,7 +16,7 @@ const redriveShare = 4
 // replayed to it.
 func (h *handler) subscriptions() []broker.Subscription {
 	return []broker.Subscription{
-		{Topic: h.event.Topic, Group: h.group},
+		{Topic: h.event.Topic, Group: h.group, Type: h.event.Name},
 		{Topic: broker.RedriveTopic(h.group), Group: h.group},
 	}
 }

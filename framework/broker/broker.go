@@ -100,6 +100,10 @@ type Publisher interface {
 type Subscription struct {
 	Topic string
 	Group string
+	// Type is the only event type (metadata events.KeyType) that the group takes
+	// from the topic; empty where it takes all or that is not known. A broker that
+	// can filters what it delivers by it; what says no type is delivered always.
+	Type string
 }
 
 // SubscriberConfig says how one subscriber consumes. The zero value of a field

@@ -92,7 +92,9 @@ type Config struct {
 	// for, with CreateTopic under TopologyEnsure and with ListTopics otherwise.
 	AccountID string
 	// FilterTypes returns the event types that a subscription takes, for ModeSNS:
-	// its filter policy on event_type. None means all. Default: all.
+	// its filter policy on event_type, which also takes what has no type. None means
+	// all. Default: the Type of the subscription that EnsureTopology was given; a
+	// filter that is there stays where it was given none.
 	FilterTypes func(broker.Subscription) []string
 	// MaxMessageBytes is the largest message, and the largest sum of one batch,
 	// attributes included. Default: 1 MiB for ModeSQS, 256 KiB for ModeSNS, whose
@@ -227,6 +229,7 @@ type Broker struct {
 	routes  routes
 	held    receipts
 	sources sources
+	types   sync.Map // what EnsureTopology was told of a subscription's type
 	closed  atomic.Bool
 
 	polls    sync.WaitGroup // receives under way, of closed subscriptions too

@@ -152,9 +152,11 @@ func (b *Broker) ensureSubscription(ctx context.Context, sub broker.Subscription
 		return fail("let the topic send to the queue of", err)
 	}
 	want := map[string]string{subRaw: "true"}
-	if filter, err := b.filter(sub); err != nil {
+	filter, filtered, err := b.filter(sub)
+	if err != nil {
 		return fail("describe the filter of", err)
-	} else if filter != "" {
+	}
+	if filter != "" {
 		want[subFilter] = filter
 	}
 	arn, has, err := b.subscription(ctx, topicARN, q.arn)
@@ -173,7 +175,7 @@ func (b *Broker) ensureSubscription(ctx context.Context, sub broker.Subscription
 			return fail("subscribe", err)
 		}
 	}
-	if has[subFilter] != "" && want[subFilter] == "" {
+	if filtered && has[subFilter] != "" && filter == "" {
 		want[subFilter] = "{}" // takes the filter away
 	}
 	for name, value := range want {
@@ -212,18 +214,35 @@ func (b *Broker) allow(ctx context.Context, q queue, topicARN string) error {
 	return fmt.Errorf("someone else keeps changing the policy of queue %q: it did not keep the statement for %q in %d tries", q.arn, topicARN, policyTries)
 }
 
-// filter is the subscription's filter policy; "": none.
-func (b *Broker) filter(sub broker.Subscription) (string, error) {
-	if b.cfg.FilterTypes == nil {
-		return "", nil
+// filter is the subscription's filter policy; "": none. It is known where the
+// config or EnsureTopology said what the group takes.
+func (b *Broker) filter(sub broker.Subscription) (policy string, known bool, err error) {
+	var kinds []string
+	if b.cfg.FilterTypes != nil {
+		kinds = slices.Clone(b.cfg.FilterTypes(sub))
+	} else if kind, said := b.types.Load(subscriptionKey(sub)); said {
+		kinds = []string{kind.(string)}
+	} else {
+		return "", false, nil
 	}
-	kinds := slices.Clone(b.cfg.FilterTypes(sub))
 	if len(kinds) == 0 {
-		return "", nil
+		return "", true, nil
 	}
 	slices.Sort(kinds)
-	out, err := json.Marshal(map[string][]string{events.KeyType: slices.Compact(kinds)})
-	return string(out), err
+	var takes []any
+	for _, kind := range slices.Compact(kinds) {
+		takes = append(takes, kind)
+	}
+	// What says no type must reach the handler, which dead-letters it: a filter
+	// would let it vanish.
+	takes = append(takes, map[string]bool{"exists": false})
+	out, err := json.Marshal(map[string]any{events.KeyType: takes})
+	return string(out), true, err
+}
+
+// subscriptionKey is sub without its type.
+func subscriptionKey(sub broker.Subscription) broker.Subscription {
+	return broker.Subscription{Topic: sub.Topic, Group: sub.Group}
 }
 
 // subscription finds a queue's subscription to a topic and reads its attributes.
@@ -274,12 +293,10 @@ func (b *Broker) verifySubscription(ctx context.Context, sub broker.Subscription
 			q.arn, topicARN, sub.Group, subRaw, TopologyEnsure)
 	}
 	var wrong []string
-	if want, err := b.filter(sub); err != nil {
+	if want, filtered, err := b.filter(sub); err != nil {
 		return err
-	} else if has[subFilter] != "" || want != "" {
-		if !sameSubscription(subFilter, has[subFilter], want) {
-			wrong = append(wrong, fmt.Sprintf("%s is %q and should be %q", subFilter, has[subFilter], want))
-		}
+	} else if filtered && !sameSubscription(subFilter, has[subFilter], want) {
+		wrong = append(wrong, fmt.Sprintf("%s is %q and should be %q", subFilter, has[subFilter], want))
 	}
 	// Without raw delivery messages are unwrapped: dearer, and they need more room.
 	if has[subRaw] != "true" {

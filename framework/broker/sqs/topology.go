@@ -60,6 +60,9 @@ func (b *Broker) EnsureTopology(ctx context.Context, subs ...broker.Subscription
 		if sub.Topic == "" || sub.Group == "" {
 			return fmt.Errorf("sqs: topic %q, group %q: name both", sub.Topic, sub.Group)
 		}
+		if sub.Type != "" {
+			b.types.Store(subscriptionKey(sub), sub.Type)
+		}
 		var err error
 		switch {
 		case deadLetters(sub.Topic):

@@ -96,7 +96,17 @@ func TestEnsureAndVerify(t *testing.T) {
 				if mode == sqs.ModeSNS {
 					other := verify
 					other.FilterTypes = nil
-					require.ErrorContains(t, open(t, other).EnsureTopology(ctx, sub), "FilterPolicy")
+					require.NoError(t, open(t, other).EnsureTopology(ctx, sub), "it is not known what the group takes")
+					typed := sub
+					typed.Type = "order.placed"
+					require.ErrorContains(t, open(t, other).EnsureTopology(ctx, typed), "FilterPolicy")
+					other.Topology = sqs.TopologyEnsure
+					require.NoError(t, open(t, other).EnsureTopology(ctx, sub))
+					require.NoError(t, open(t, verify).EnsureTopology(ctx, sub), "the filter that is there stays")
+					require.NoError(t, open(t, other).EnsureTopology(ctx, typed))
+					other.Topology = sqs.TopologyVerify
+					require.NoError(t, open(t, other).EnsureTopology(ctx, typed))
+					require.NoError(t, open(t, cfg).EnsureTopology(ctx, sub))
 					// The policy keeps what others wrote.
 					theirs := `{"Version":"2012-10-17","Statement":[{"Sid":"theirs","Effect":"Allow","Principal":{"AWS":"arn:aws:iam::1:root"},"Action":"sqs:SendMessage","Resource":"x"}]}`
 					set("Policy", theirs)
@@ -229,14 +239,17 @@ func TestTheSameEventByEveryWay_B33(t *testing.T) {
 	got["our publisher to SQS"] = take(t, ch)
 
 	cfg := settings(server.Endpoint(), sqs.ModeSNS, false, prefix())
-	cfg.FilterTypes = func(broker.Subscription) []string { return []string{"order.placed"} }
 	b := open(t, cfg)
-	sub := broker.Subscription{Topic: "all", Group: "g"}
+	sub := broker.Subscription{Topic: "all", Group: "g", Type: "order.placed"}
+	require.NoError(t, b.EnsureTopology(ctx, sub))
 	ch, _ = subscribe(t, b, sub.Topic, broker.SubscriberConfig{Group: sub.Group})
 	other := sent.Copy()
 	other.Metadata.Set(events.KeyType, "order.confirmed")
 	require.NoError(t, b.Publisher().Publish(sub.Topic, other, sent.Copy()))
 	got["SNS, raw"] = take(t, ch)
+	untyped := message.NewMessage("untyped", []byte("no envelope"))
+	require.NoError(t, b.Publisher().Publish(sub.Topic, other, untyped))
+	require.Equal(t, untyped.UUID, take(t, ch).UUID, "what says no type reaches the dead letters, not nowhere")
 
 	// Someone turns raw delivery off.
 	sns := awssns.NewFromConfig(awsConfig(server.Endpoint()))
