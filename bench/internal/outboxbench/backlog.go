@@ -2,7 +2,6 @@ package outboxbench
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework/outbox"
 	"github.com/headrace-go/headrace/framework/sqltx"
 )
@@ -74,7 +74,7 @@ func (b *bench) backlog(ctx context.Context) (BacklogResult, error) {
 		return res, err
 	}
 	defer drop()
-	b.say("backlog: writing %s rows", thousands(float64(rows)))
+	b.say("backlog: writing %s rows", measure.Thousands(float64(rows)))
 	if err := fill(ctx, db, rows, usualPayload); err != nil {
 		return res, err
 	}
@@ -106,8 +106,8 @@ func (b *bench) backlog(ctx context.Context) (BacklogResult, error) {
 		from = at
 	}
 	if err == nil {
-		b.say("backlog: %s rows in %s: %s/s, %s/s, %s/s in the first, sixth and last tenth", thousands(float64(rows)), res.Took.Round(time.Millisecond),
-			thousands(res.Tenth(0)), thousands(res.Tenth(5)), thousands(res.Tenth(9)))
+		b.say("backlog: %s rows in %s: %s/s, %s/s, %s/s in the first, sixth and last tenth", measure.Thousands(float64(rows)), res.Took.Round(time.Millisecond),
+			measure.Thousands(res.Tenth(0)), measure.Thousands(res.Tenth(5)), measure.Thousands(res.Tenth(9)))
 	}
 	return res, err
 }
@@ -125,5 +125,3 @@ func resident() uint64 {
 	pages, _ := strconv.ParseUint(fields[1], 10, 64)
 	return pages * uint64(os.Getpagesize())
 }
-
-func mib(bytes uint64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }

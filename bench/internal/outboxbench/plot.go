@@ -8,6 +8,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/headrace-go/headrace/bench/internal/measure"
 )
 
 var (
@@ -37,18 +39,18 @@ func (r *Report) plotRates(path string) error {
 		name  string
 		color color.Color
 		shift float64
-		of    func(RelayResult) series
+		of    func(RelayResult) measure.Series
 		shape draw.GlyphDrawer
 	}{
-		{"by hand", handColor, 0.15, func(x RelayResult) series { return x.Hand }, draw.SquareGlyph{}},
-		{"ours", oursColor, 0, func(x RelayResult) series { return x.Ours }, draw.CircleGlyph{}},
-		{"stock", stockColor, -0.15, func(x RelayResult) series { return x.Stock }, draw.PyramidGlyph{}},
+		{"by hand", handColor, 0.15, func(x RelayResult) measure.Series { return x.Hand }, draw.SquareGlyph{}},
+		{"ours", oursColor, 0, func(x RelayResult) measure.Series { return x.Ours }, draw.CircleGlyph{}},
+		{"stock", stockColor, -0.15, func(x RelayResult) measure.Series { return x.Stock }, draw.PyramidGlyph{}},
 	} {
 		var pts ranges
 		for i, x := range r.Relays {
 			v := s.of(x)
-			pts.XYs = append(pts.XYs, plotter.XY{X: float64(i) + s.shift, Y: v.median()})
-			pts.YErrors = append(pts.YErrors, struct{ Low, High float64 }{v.median() - v.low(), v.high() - v.median()})
+			pts.XYs = append(pts.XYs, plotter.XY{X: float64(i) + s.shift, Y: v.Median()})
+			pts.YErrors = append(pts.YErrors, struct{ Low, High float64 }{v.Median() - v.Low(), v.High() - v.Median()})
 		}
 		dots, err := plotter.NewScatter(pts)
 		if err != nil {
@@ -73,7 +75,7 @@ func (r *Report) plotRates(path string) error {
 // plotBacklog draws the rate of each hundredth of the backlog.
 func (r *Report) plotBacklog(path string) error {
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("One relay drains %s rows", thousands(float64(r.Backlog.Rows)))
+	p.Title.Text = fmt.Sprintf("One relay drains %s rows", measure.Thousands(float64(r.Backlog.Rows)))
 	p.X.Label.Text, p.Y.Label.Text = "share drained, %", "rows a second"
 	pts := make(plotter.XYs, len(r.Backlog.Percent))
 	most := 0.0
@@ -103,7 +105,7 @@ func (powers) Ticks(low, high float64) []plot.Tick {
 			if v := n * base; v >= low && v <= high {
 				t := plot.Tick{Value: v}
 				if n == 1 {
-					t.Label = thousands(v)
+					t.Label = measure.Thousands(v)
 				}
 				all = append(all, t)
 			}
@@ -120,7 +122,7 @@ func (plain) Ticks(low, high float64) []plot.Tick {
 	all := plot.DefaultTicks{}.Ticks(low, high)
 	for i := range all {
 		if all[i].Label != "" {
-			all[i].Label = thousands(all[i].Value)
+			all[i].Label = measure.Thousands(all[i].Value)
 		}
 	}
 	return all

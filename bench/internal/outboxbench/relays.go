@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework/outbox"
 	"github.com/headrace-go/headrace/framework/sqltx"
 )
@@ -24,9 +25,9 @@ type RelayResult struct {
 	Destination string
 	Relays      int
 	Payload     int
-	Ours        series
-	Stock       series
-	Hand        series
+	Ours        measure.Series
+	Stock       measure.Series
+	Hand        measure.Series
 }
 
 func (r RelayResult) name() string {
@@ -74,7 +75,7 @@ func (b *bench) relays(ctx context.Context) ([]RelayResult, error) {
 			systems := []struct {
 				rows int
 				run  func(context.Context, destination, int, int, int) (float64, error)
-				to   *series
+				to   *measure.Series
 				name string
 			}{{rows, b.ours, &r.Ours, "ours"}, {stockRows, b.stock, &r.Stock, "stock"}, {rows, b.hand, &r.Hand, "hand"}}
 			for k := range systems {
@@ -86,7 +87,7 @@ func (b *bench) relays(ctx context.Context) ([]RelayResult, error) {
 				*system.to = append(*system.to, rate)
 			}
 			b.say("run %d  %-38s ours %s/s  stock %s/s  hand %s/s", run+1, r.name(),
-				thousands(r.Ours[run]), thousands(r.Stock[run]), thousands(r.Hand[run]))
+				measure.Thousands(r.Ours[run]), measure.Thousands(r.Stock[run]), measure.Thousands(r.Hand[run]))
 		}
 	}
 	return results, nil

@@ -18,6 +18,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework/schema"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -51,7 +52,7 @@ type Options struct {
 // Report is what a run saw.
 type Report struct {
 	Options      Options
-	Machine      Machine
+	Machine      measure.Machine
 	Began        time.Time
 	Took         time.Duration
 	Transactions []TransactionResult
@@ -73,7 +74,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("redis at %s: %w", opts.Addr, err)
 	}
 	r := &Report{Options: o, Began: time.Now()}
-	if r.Machine, err = b.machine(ctx); err != nil {
+	if r.Machine, err = measure.Look(ctx, o.Postgres, b.redis); err != nil {
 		return nil, err
 	}
 	if r.Transactions, err = b.transactions(ctx); err != nil {
@@ -88,7 +89,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if r.Backlog, err = b.backlog(ctx); err != nil {
 		return nil, fmt.Errorf("backlog: %w", err)
 	}
-	r.Took, r.Machine.LoadAfter = time.Since(r.Began), load()
+	r.Took, r.Machine.LoadAfter = time.Since(r.Began), measure.Load()
 	return r, nil
 }
 

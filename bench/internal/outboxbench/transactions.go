@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework/outbox"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/pkg/events"
@@ -21,14 +22,14 @@ type TransactionResult struct {
 	Writers int
 	// Bare inserts a business row; Hand that and an outbox row by hand; Ours the
 	// same with outbox.Writer.
-	Bare, Hand, Ours series
+	Bare, Hand, Ours measure.Series
 }
 
 // Cost is the time of ours over that by hand.
-func (t TransactionResult) Cost() series { return t.Ours.over(t.Hand) }
+func (t TransactionResult) Cost() measure.Series { return t.Ours.Over(t.Hand) }
 
 // Event is the time of ours over that of a transaction without an event.
-func (t TransactionResult) Event() series { return t.Ours.over(t.Bare) }
+func (t TransactionResult) Event() measure.Series { return t.Ours.Over(t.Bare) }
 
 // slicesPerGroup are small slices in turns: what disturbs the machine for a
 // moment disturbs all three, and medians of single transactions leave it out.
@@ -43,7 +44,7 @@ func (b *bench) transactions(ctx context.Context) ([]TransactionResult, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.say("%d writers: an event by outbox.Writer costs %s of one by hand, %s of a transaction without", writers, t.Cost().ratio(), t.Event().ratio())
+		b.say("%d writers: an event by outbox.Writer costs %s of one by hand, %s of a transaction without", writers, t.Cost().Ratio(), t.Event().Ratio())
 		all = append(all, t)
 	}
 	return all, nil
@@ -65,7 +66,7 @@ func (b *bench) transactionsWith(ctx context.Context, writers int) (t Transactio
 	}
 	body := string(event(0, usualPayload).Payload)
 	variants := []struct {
-		to *series
+		to *measure.Series
 		tx func(ctx context.Context) error
 	}{
 		{&t.Bare, func(ctx context.Context) error {
@@ -85,7 +86,7 @@ func (b *bench) transactionsWith(ctx context.Context, writers int) (t Transactio
 		}},
 	}
 	for group := range b.Groups + 1 {
-		times := make([]series, len(variants))
+		times := make([]measure.Series, len(variants))
 		for slice := range slicesPerGroup {
 			for k := range variants {
 				i := (k + slice) % len(variants) // no variant is always the first
@@ -98,7 +99,7 @@ func (b *bench) transactionsWith(ctx context.Context, writers int) (t Transactio
 		}
 		for i, v := range variants {
 			if group > 0 { // the first group warms up
-				*v.to = append(*v.to, times[i].median())
+				*v.to = append(*v.to, times[i].Median())
 			}
 		}
 	}
@@ -107,8 +108,8 @@ func (b *bench) transactionsWith(ctx context.Context, writers int) (t Transactio
 
 // commits runs n transactions on each of the writers and returns how long each
 // took, in milliseconds.
-func commits(ctx context.Context, writers, n int, tx func(context.Context) error) (series, error) {
-	times := make([]series, writers)
+func commits(ctx context.Context, writers, n int, tx func(context.Context) error) (measure.Series, error) {
+	times := make([]measure.Series, writers)
 	errs := make([]error, writers)
 	var running sync.WaitGroup
 	for w := range writers {

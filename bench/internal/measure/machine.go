@@ -1,4 +1,4 @@
-package outboxbench
+package measure
 
 import (
 	"context"
@@ -7,6 +7,9 @@ import (
 	"os"
 	"runtime"
 	"strings"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/redis/go-redis/v9"
 )
 
 // Machine says what a run was made on, in general terms.
@@ -19,8 +22,8 @@ type Machine struct {
 	LoadBefore, LoadAfter string
 }
 
-// load is the system's load average over a minute.
-func load() string {
+// Load is the system's load average over a minute.
+func Load() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return ""
@@ -29,9 +32,10 @@ func load() string {
 	return first
 }
 
-func (b *bench) machine(ctx context.Context) (Machine, error) {
-	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Go: runtime.Version(), CPUs: runtime.NumCPU(), LoadBefore: load()}
-	db, err := sql.Open("pgx", b.Postgres)
+// Look asks the system and the servers. The URL of the driver pgx is Postgres's.
+func Look(ctx context.Context, postgresURL string, client *redis.Client) (Machine, error) {
+	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Go: runtime.Version(), CPUs: runtime.NumCPU(), LoadBefore: Load()}
+	db, err := sql.Open("pgx", postgresURL)
 	if err != nil {
 		return m, fmt.Errorf("postgres: %w", err)
 	}
@@ -42,7 +46,7 @@ func (b *bench) machine(ctx context.Context) (Machine, error) {
 	}
 	m.Postgres, _, _ = strings.Cut(m.Postgres, " ")
 	m.Durability = fmt.Sprintf("fsync %s, synchronous_commit %s", fsync, commit)
-	info, err := b.redis.Info(ctx, "server").Result()
+	info, err := client.Info(ctx, "server").Result()
 	if err != nil {
 		return m, fmt.Errorf("redis: %w", err)
 	}
