@@ -1,6 +1,6 @@
 // Package schema holds the tables that Headrace itself keeps in a service's
-// database: the outbox, the inbox and the dedup claims. They have a version
-// table of their own, so they never meet a service's migrations.
+// database: the outbox, the inbox, the dedup claims and the parked keys. They
+// have a version table of their own, so they never meet a service's migrations.
 package schema
 
 import (
@@ -23,6 +23,7 @@ const (
 	ControlTable = "headrace_outbox_control"
 	InboxTable   = "headrace_inbox"
 	DedupTable   = "headrace_dedup"
+	ParkedTable  = "headrace_parked_keys"
 )
 
 //go:embed postgres/*.sql mysql/*.sql sqlite/*.sql

@@ -33,10 +33,10 @@ func TestDialectsAgree(t *testing.T) {
 	dbs := map[sqltx.Dialect]*sql.DB{sqltx.Postgres: testenv.Postgres(t), sqltx.MySQL: testenv.MySQL(t), sqltx.SQLite: testenv.SQLite(t)}
 	columns := map[sqltx.Dialect]map[string][]string{}
 	for d, db := range dbs {
-		require.ErrorContains(t, schema.Check(t.Context(), db, d), "[1 2]")
+		require.ErrorContains(t, schema.Check(t.Context(), db, d), "[1 2 3")
 		require.NoError(t, schema.Ensure(t.Context(), db, d, quiet))
 		columns[d] = map[string][]string{}
-		for _, table := range []string{schema.OutboxTable, schema.ControlTable, schema.InboxTable, schema.DedupTable} {
+		for _, table := range []string{schema.OutboxTable, schema.ControlTable, schema.InboxTable, schema.DedupTable, schema.ParkedTable} {
 			rows, err := db.Query(`SELECT * FROM ` + table)
 			require.NoError(t, err)
 			columns[d][table], err = rows.Columns()
