@@ -14,51 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ClaimState is what a Claim call found.
-type ClaimState int
-
-const (
-	// ClaimAcquired: the key is this caller's until the lease ends. It must
-	// Commit or Release.
-	ClaimAcquired ClaimState = iota
-	// ClaimDone: the key was committed within its retention.
-	ClaimDone
-	// ClaimBusy: another caller holds the key.
-	ClaimBusy
-)
-
-// Claim is the answer to DedupStore.Claim.
-type Claim struct {
-	// Key is the claimed key.
-	Key string
-	// Token proves who holds an acquired claim; unique to each.
-	Token string
-	// State says what was found.
-	State ClaimState
-	// RetryAfter is, for ClaimBusy, how long the other's lease still runs; 0 if
-	// unknown.
-	RetryAfter time.Duration
-}
-
-// ErrClaimLost is returned by Commit and Release, wrapped or not, when the claim
-// is no longer the caller's: its lease ended and another took the key.
-var ErrClaimLost = errors.New("claim lost: its lease ended and another holder took the key")
-
-// DedupStore remembers which messages were handled. Keys are printable ASCII of
-// at most 512 bytes. It is safe for concurrent use, also by many processes where
-// its storage is shared. A claim whose lease ended counts as never made.
-type DedupStore interface {
-	// Claim takes the key for the lease, unless it is done or busy. Of callers
-	// that race exactly one acquires.
-	Claim(ctx context.Context, key string, lease time.Duration) (Claim, error)
-	// Commit turns an acquired claim into a done key for the retention. A claim
-	// that another holder has taken over is ErrClaimLost, and nothing changes.
-	Commit(ctx context.Context, c Claim, retention time.Duration) error
-	// Release gives an acquired claim back, so that the next Claim acquires. A
-	// claim that is gone is no error or ErrClaimLost, and nothing changes.
-	Release(ctx context.Context, c Claim) error
-}
-
 // Defaults of DedupConfig.
 const (
 	DefaultDedupLease        = time.Minute
@@ -329,10 +284,11 @@ func (d *dedup) release(ctx context.Context, handler string, claim Claim) {
 // try calls f on a context that outlives the message's, again after a failure,
 // within StoreTimeout.
 func (d *dedup) try(ctx context.Context, f func(context.Context) error) error {
+	ctx = context.WithoutCancel(ctx)
 	if d.inProcess {
 		return f(ctx)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.StoreTimeout)
 	defer cancel()
 	backoff := Backoff{Base: 20 * time.Millisecond, Cap: time.Second}
 	for n := 1; ; n++ {

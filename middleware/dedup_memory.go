@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ func (c MemoryDedupConfig) WithDefaults() MemoryDedupConfig {
 
 // MemoryDedup is a DedupStore for one process, and only for it: replicas don't
 // see each other's keys and a restart forgets them. It is bounded, its keys
-// expire, it starts no goroutine and its methods never block or fail.
+// expire, it starts no goroutine and its methods never block.
 type MemoryDedup struct {
 	cfg MemoryDedupConfig
 
@@ -62,7 +63,16 @@ func NewMemoryDedup(cfg MemoryDedupConfig) *MemoryDedup {
 }
 
 // Claim is DedupStore.Claim.
-func (s *MemoryDedup) Claim(_ context.Context, key string, lease time.Duration) (Claim, error) {
+func (s *MemoryDedup) Claim(ctx context.Context, key string, lease time.Duration) (Claim, error) {
+	if err := CheckDedupKey(key); err != nil {
+		return Claim{}, fmt.Errorf("middleware: %w", err)
+	}
+	if lease <= 0 {
+		return Claim{}, fmt.Errorf("middleware: the lease of a claim is %s: it must be positive", lease)
+	}
+	if err := ctx.Err(); err != nil {
+		return Claim{}, fmt.Errorf("middleware: claim %q: %w", key, err)
+	}
 	now := s.cfg.Clock().UnixNano()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,13 +88,22 @@ func (s *MemoryDedup) Claim(_ context.Context, key string, lease time.Duration) 
 }
 
 // Commit is DedupStore.Commit.
-func (s *MemoryDedup) Commit(_ context.Context, c Claim, retention time.Duration) error {
+func (s *MemoryDedup) Commit(ctx context.Context, c Claim, retention time.Duration) error {
+	if retention <= 0 {
+		return fmt.Errorf("middleware: the retention of a dedup key is %s: it must be positive", retention)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("middleware: commit the claim on %q: %w", c.Key, err)
+	}
 	now := s.cfg.Clock().UnixNano()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k, ok := s.held(c)
+	k, ok := s.owned(c)
 	if !ok {
 		return ErrClaimLost
+	}
+	if k.done {
+		return nil
 	}
 	s.keys[c.Key] = memoryKey{token: k.token, expires: now + int64(retention), done: true}
 	s.forget(now)
@@ -93,10 +112,13 @@ func (s *MemoryDedup) Commit(_ context.Context, c Claim, retention time.Duration
 }
 
 // Release is DedupStore.Release.
-func (s *MemoryDedup) Release(_ context.Context, c Claim) error {
+func (s *MemoryDedup) Release(ctx context.Context, c Claim) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("middleware: release the claim on %q: %w", c.Key, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.held(c); !ok {
+	if k, ok := s.owned(c); !ok || k.done {
 		return ErrClaimLost
 	}
 	delete(s.keys, c.Key)
@@ -111,11 +133,11 @@ func (s *MemoryDedup) Len() int {
 	return len(s.keys)
 }
 
-// held returns c's entry while it is c's. A lease that ended unnoticed by
-// another holder is still good.
-func (s *MemoryDedup) held(c Claim) (memoryKey, bool) {
+// owned returns c's entry while it is c's, claimed or done. A lease that ended
+// unnoticed by another holder is still good.
+func (s *MemoryDedup) owned(c Claim) (memoryKey, bool) {
 	k, ok := s.keys[c.Key]
-	if !ok || k.done {
+	if !ok {
 		return memoryKey{}, false
 	}
 	token, err := strconv.ParseUint(c.Token, 36, 64)

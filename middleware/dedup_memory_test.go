@@ -3,12 +3,11 @@ package middleware_test
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/headrace-go/headrace/framework/inbox/inboxtest"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/stretchr/testify/require"
 )
@@ -106,26 +105,10 @@ func TestMemoryDedupSecondLife(t *testing.T) {
 	})
 }
 
-func TestMemoryDedupRace(t *testing.T) {
+func TestMemoryDedupConformance(t *testing.T) {
 	t.Parallel()
 	s := middleware.NewMemoryDedup(middleware.MemoryDedupConfig{})
-	for i := range 50 {
-		var acquired atomic.Int32
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				c, err := s.Claim(context.Background(), fmt.Sprint(i), time.Minute)
-				if err == nil && c.State == middleware.ClaimAcquired {
-					acquired.Add(1)
-					if i%2 == 0 {
-						_ = s.Commit(context.Background(), c, time.Minute)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(t, int32(1), acquired.Load())
-	}
+	inboxtest.Run(t, inboxtest.Harness{First: s})
 }
 
 func ExampleNewMemoryDedup() {

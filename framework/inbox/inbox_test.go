@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/headrace-go/headrace/framework/inbox/inboxtest"
 	"github.com/headrace-go/headrace/framework/schema"
 	"github.com/headrace-go/headrace/framework/sqltx"
 	"github.com/headrace-go/headrace/framework/testenv"
-	"github.com/headrace-go/headrace/middleware"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -177,96 +177,41 @@ func TestInsertKeys(t *testing.T) {
 	})
 }
 
-func TestStoreClaimCommitRelease(t *testing.T) {
-	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
-		ctx := t.Context()
-		s, err := NewSQLStore(db, d)
-		require.NoError(t, err)
-		c, err := s.Claim(ctx, "k", time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, middleware.ClaimAcquired, c.State)
-		busy, err := s.Claim(ctx, "k", time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, middleware.ClaimBusy, busy.State)
-		require.InDelta(t, time.Minute, busy.RetryAfter, float64(10*time.Second))
-		require.NoError(t, s.Release(ctx, middleware.Claim{Key: "k", Token: "another's"}))
-		require.ErrorIs(t, s.Commit(ctx, middleware.Claim{Key: "k", Token: "another's"}, time.Hour), middleware.ErrClaimLost)
-		require.NoError(t, s.Release(ctx, c))
-		c, err = s.Claim(ctx, "k", time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, middleware.ClaimAcquired, c.State)
-		require.NoError(t, s.Commit(ctx, c, time.Hour))
-		require.NoError(t, s.Release(ctx, c), "a done key stays done")
-		done, err := s.Claim(ctx, "k", time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, middleware.ClaimDone, done.State)
-
-		_, err = s.Claim(ctx, "", time.Minute)
-		require.Error(t, err)
-		_, err = s.Claim(ctx, "k", 0)
-		require.Error(t, err)
-		require.Error(t, s.Commit(ctx, c, 0))
-		_, err = NewSQLStore(nil, d)
-		require.Error(t, err)
-	})
+func storeHarness(t *testing.T, db *sql.DB, d sqltx.Dialect) inboxtest.Harness {
+	db.SetMaxOpenConns(10)
+	if d == sqltx.SQLite { // its connections poll for the one write lock
+		db.SetMaxOpenConns(4)
+	}
+	first, err := NewSQLStore(db, d)
+	require.NoError(t, err)
+	second, err := NewSQLStore(db, d)
+	require.NoError(t, err)
+	c, err := NewCleaner(CleanerConfig{DB: db, Dialect: d, Logger: quiet()})
+	require.NoError(t, err)
+	return inboxtest.Harness{
+		First: first, Second: second,
+		Holds: func(ctx context.Context, key string) (bool, error) {
+			var n int
+			err := db.QueryRowContext(ctx, d.Rebind(`SELECT count(*) FROM headrace_dedup WHERE `+keyColumn(d)+` = $1`), key).Scan(&n)
+			return n > 0, err
+		},
+		Clean: func(ctx context.Context) error {
+			_, err := c.Clean(ctx)
+			return err
+		},
+	}
 }
 
-// A crashed worker's claim frees itself when its lease ends, and the late worker
-// can neither commit nor release the next one's.
-func TestStoreLeaseEnds(t *testing.T) {
-	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
-		ctx := t.Context()
-		s, err := NewSQLStore(db, d)
-		require.NoError(t, err)
-		dead, err := s.Claim(ctx, "k", 30*time.Millisecond)
-		require.NoError(t, err)
-		var c middleware.Claim
-		require.Eventually(t, func() bool {
-			c, err = s.Claim(ctx, "k", time.Minute)
-			require.NoError(t, err)
-			return c.State == middleware.ClaimAcquired
-		}, 10*time.Second, 5*time.Millisecond)
-		require.ErrorIs(t, s.Commit(ctx, dead, time.Hour), middleware.ErrClaimLost)
-		require.NoError(t, s.Release(ctx, dead))
-		require.NoError(t, s.Commit(ctx, c, 30*time.Millisecond))
-		require.Eventually(t, func() bool { // the mark ends with its retention
-			c, err = s.Claim(ctx, "k", time.Minute)
-			require.NoError(t, err)
-			return c.State == middleware.ClaimAcquired
-		}, 10*time.Second, 5*time.Millisecond)
-	})
+func TestStoreConformance(t *testing.T) {
+	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) { inboxtest.Run(t, storeHarness(t, db, d)) })
 }
 
-// Two live workers never both hold a key, also when an expired claim is there
-// to be taken by all at once.
-func TestStoreRace(t *testing.T) {
-	eachDialect(t, func(t *testing.T, db *sql.DB, d sqltx.Dialect) {
-		db.SetMaxOpenConns(10)
-		s, err := NewSQLStore(db, d)
-		require.NoError(t, err)
-		for round := range 10 {
-			key := fmt.Sprint("k", round)
-			if round%2 == 0 {
-				_, err := db.Exec(d.Rebind(`INSERT INTO headrace_dedup (`+keyColumn(d)+`, token, done, expires_at) VALUES ($1, 'dead', FALSE, 1)`), key)
-				require.NoError(t, err)
-			}
-			var acquired atomic.Int64
-			var wg sync.WaitGroup
-			for range 8 {
-				wg.Go(func() {
-					c, err := s.Claim(t.Context(), key, time.Minute)
-					if err != nil {
-						t.Error(err)
-					}
-					if c.State == middleware.ClaimAcquired {
-						acquired.Add(1)
-					}
-				})
-			}
-			wg.Wait()
-			require.Equal(t, int64(1), acquired.Load())
-		}
-	})
+func TestNewSQLStore(t *testing.T) {
+	t.Parallel()
+	_, err := NewSQLStore(nil, sqltx.SQLite)
+	require.ErrorContains(t, err, "db is nil")
+	_, err = NewSQLStore(testenv.SQLite(t), "oracle")
+	require.ErrorContains(t, err, "unknown dialect")
 }
 
 // B46: what is past its retention goes, in batches, and nothing else.

@@ -48,7 +48,7 @@ WHERE headrace_dedup.expires_at <= ` + now + `
 RETURNING key`,
 		returns: true,
 		look:    `SELECT token, done, expires_at - ` + now + ` FROM headrace_dedup WHERE key = $1`,
-		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $1 WHERE key = $2 AND token = $3 AND NOT done`,
+		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $1 WHERE key = $2 AND token = $3`,
 		release: `DELETE FROM headrace_dedup WHERE key = $1 AND token = $2 AND NOT done`,
 	}
 }
@@ -73,7 +73,7 @@ ON DUPLICATE KEY UPDATE token = IF(expires_at <= ` + mysqlNow + `, VALUES(token)
  done = IF(expires_at <= ` + mysqlNow + `, FALSE, done),
  expires_at = IF(expires_at <= ` + mysqlNow + `, VALUES(expires_at), expires_at)`,
 		look:       "SELECT token, done, expires_at - " + mysqlNow + " FROM headrace_dedup WHERE `key` = ?",
-		commit:     "UPDATE headrace_dedup SET done = TRUE, expires_at = " + mysqlNow + " + ? WHERE `key` = ? AND token = ? AND NOT done",
+		commit:     "UPDATE headrace_dedup SET done = TRUE, expires_at = " + mysqlNow + " + ? WHERE `key` = ? AND token = ?",
 		release:    "DELETE FROM headrace_dedup WHERE `key` = ? AND token = ? AND NOT done",
 		purgeInbox: `DELETE FROM headrace_inbox WHERE processed_at < ` + mysqlNow + ` - ? ORDER BY processed_at LIMIT ?`,
 		purgeDedup: `DELETE FROM headrace_dedup WHERE expires_at < ` + mysqlNow + ` ORDER BY expires_at LIMIT ?`,

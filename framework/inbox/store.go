@@ -39,8 +39,8 @@ func NewSQLStore(db *sql.DB, d sqltx.Dialect) (*SQLStore, error) {
 
 // Claim takes the key for the lease, unless it is done or busy.
 func (s *SQLStore) Claim(ctx context.Context, key string, lease time.Duration) (middleware.Claim, error) {
-	if key == "" || len(key) > 512 {
-		return middleware.Claim{}, fmt.Errorf("inbox: a dedup key has %d bytes: 1 to 512 are taken", len(key))
+	if err := middleware.CheckDedupKey(key); err != nil {
+		return middleware.Claim{}, fmt.Errorf("inbox: %w", err)
 	}
 	if lease <= 0 {
 		return middleware.Claim{}, fmt.Errorf("inbox: the lease of a claim is %s: it must be positive", lease)

@@ -62,8 +62,8 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg}, nil
 }
 
-// A value is "c:<token>" while claimed and "d" once done. Each script touches
-// one key, so a cluster takes them.
+// A value is "c:<token>" while claimed and "d:<token>" once done. Each script
+// touches one key, so a cluster takes them.
 var (
 	claim = redis.NewScript(`
 local v = redis.call('GET', KEYS[1])
@@ -71,13 +71,14 @@ if not v then
   redis.call('SET', KEYS[1], 'c:' .. ARGV[1], 'PX', ARGV[2])
   return {0, 0}
 end
-if v == 'd' then
+if string.sub(v, 1, 2) == 'd:' then
   return {1, 0}
 end
 return {2, redis.call('PTTL', KEYS[1])}`)
 	commit = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == 'c:' .. ARGV[1] then
-  redis.call('SET', KEYS[1], 'd', 'PX', ARGV[2])
+local v = redis.call('GET', KEYS[1])
+if v == 'c:' .. ARGV[1] or v == 'd:' .. ARGV[1] then
+  redis.call('SET', KEYS[1], 'd:' .. ARGV[1], 'PX', ARGV[2])
   return 1
 end
 return 0`)
@@ -91,8 +92,8 @@ return 0`)
 // Claim takes the key for the lease, unless it is done or busy. Leases shorter
 // than a millisecond are one.
 func (s *Store) Claim(ctx context.Context, key string, lease time.Duration) (middleware.Claim, error) {
-	if key == "" || len(key) > 512 {
-		return middleware.Claim{}, fmt.Errorf("redisinbox: a dedup key has %d bytes: 1 to 512 are taken", len(key))
+	if err := middleware.CheckDedupKey(key); err != nil {
+		return middleware.Claim{}, fmt.Errorf("redisinbox: %w", err)
 	}
 	if lease <= 0 {
 		return middleware.Claim{}, fmt.Errorf("redisinbox: the lease of a claim is %s: it must be positive", lease)
