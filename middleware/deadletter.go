@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +47,17 @@ const (
 	DeadLetterFingerprint = "dead_letter_fingerprint"
 	// DeadLetterRedriveCount is written by a redrive and kept by Poison.
 	DeadLetterRedriveCount = "dead_letter_redrive_count"
+	// DeadLetterParksKey is "1" on a dead letter that holds up later messages of
+	// its key, DeadLetterParkSeq is its place among those of the key, and
+	// DeadLetterParkedBehind the id of the first of them when it came.
+	DeadLetterParksKey     = "dead_letter_parks_key"
+	DeadLetterParkSeq      = "dead_letter_park_seq"
+	DeadLetterParkedBehind = "dead_letter_parked_behind"
+	// DeadLetterRedrivesParked is how many of the redrives ended parked again.
+	DeadLetterRedrivesParked = "dead_letter_redrives_parked"
+	// DeadLetterDiscarded marks what a discard sends to the redrive topic: no
+	// message, but the word that the dead letter at DeadLetterParkSeq is gone.
+	DeadLetterDiscarded = "dead_letter_discarded"
 	// DeadLetterPrefix begins every key above; DeadLetterPreviousPrefix begins
 	// the key to which the value of the dead-lettering before this one moves.
 	DeadLetterPrefix         = "dead_letter_"
@@ -68,11 +80,15 @@ const (
 	ReasonExhausted = "exhausted"
 	// ReasonDeliveriesExhausted: handed out too often, the handler did not run.
 	ReasonDeliveriesExhausted = "deliveries_exhausted"
+	// ReasonParked: another message of its key failed before, the handler did not
+	// run.
+	ReasonParked = "parked"
 )
 
 // deadLetterReasons are all of them: the label's values.
 var deadLetterReasons = []string{
 	ReasonDecode, ReasonMalformed, ReasonPermanent, ReasonPanic, ReasonTimeout, ReasonExhausted, ReasonDeliveriesExhausted,
+	ReasonParked,
 }
 
 // Bounds on what a failure may add to a message.
@@ -102,6 +118,7 @@ type story struct {
 	first      time.Time
 	last       time.Time
 	stackLimit int
+	parking    map[string]string
 }
 
 // original is what a message was before any handler could change it.
@@ -115,11 +132,14 @@ func reasonOf(err error) string {
 	var (
 		decode *events.DecodeError
 		panics *PanicError
+		parked *ParkedError
 	)
 	disposition, _ := DispositionOf(err)
 	switch {
 	case errors.Is(err, ErrDeliveriesExhausted):
 		return ReasonDeliveriesExhausted
+	case errors.As(err, &parked):
+		return ReasonParked
 	case errors.Is(err, ErrMalformed):
 		return ReasonMalformed
 	case errors.As(err, &panics):
@@ -154,6 +174,8 @@ func deadLetter(msg *message.Message, o original, s story) *message.Message {
 			dead.Metadata[key] = value
 		}
 	}
+	delete(dead.Metadata, DeadLetterParkSeq)
+	maps.Copy(dead.Metadata, s.parking)
 	cause := s.err
 	var gaveUp *ExhaustedError
 	if errors.As(s.err, &gaveUp) {
@@ -214,6 +236,7 @@ func fitted(dead *message.Message, limit int) *message.Message {
 			drop(key)
 		}
 	}
+	drop(DeadLetterParkedBehind) // the error's text names it too
 	if text := dead.Metadata[DeadLetterError]; size > limit && len(text) > 0 {
 		short := clean(text, max(len(text)-(size-limit), 100))
 		size -= len(text) - len(short)
@@ -226,7 +249,7 @@ func fitted(dead *message.Message, limit int) *message.Message {
 // The story before the earlier one makes room for it.
 func movesAside(key string) (previous string, moves bool) {
 	switch {
-	case key == DeadLetterRedriveCount, strings.HasPrefix(key, DeadLetterPreviousPrefix):
+	case key == DeadLetterRedriveCount, key == DeadLetterRedrivesParked, key == DeadLetterParkSeq, strings.HasPrefix(key, DeadLetterPreviousPrefix):
 		return "", false
 	case strings.HasPrefix(key, DeadLetterPrefix):
 		return DeadLetterPreviousPrefix + strings.TrimPrefix(key, DeadLetterPrefix), true

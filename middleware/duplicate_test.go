@@ -84,7 +84,7 @@ func TestMetricsBeginAtZero(t *testing.T) {
 	for _, f := range families {
 		seen[f.GetName()] = len(f.GetMetric())
 	}
-	require.Equal(t, 7, seen["headrace_dead_letters_total"])
+	require.Equal(t, 8, seen["headrace_dead_letters_total"])
 	for _, name := range []string{"headrace_retries_total", "headrace_handler_overruns_total", "headrace_handlers_stuck"} {
 		require.Equal(t, 1, seen[name], name)
 	}

@@ -145,6 +145,8 @@ const (
 	SkipStale SkipReason = "stale"
 	// SkipFiltered: the handler does not take this type.
 	SkipFiltered SkipReason = "filtered"
+	// SkipDiscarded: it only says that a dead letter was discarded.
+	SkipDiscarded SkipReason = "discarded"
 	// SkipOther: any other reason, and that of a plain Skip.
 	SkipOther SkipReason = "other"
 )

@@ -20,6 +20,7 @@ const (
 	KindCorrelation Kind = "correlation"
 	KindMetrics     Kind = "metrics"
 	KindPoison      Kind = "poison"
+	KindPark        Kind = "park"
 	KindRetry       Kind = "retry"
 	KindTimeout     Kind = "timeout"
 	KindBreaker     Kind = "breaker"
@@ -92,13 +93,15 @@ func LayerOf(mw message.HandlerMiddleware) Layer {
 		return stockLayer(strings.ToLower(strings.Trim(name, "()*")))
 	case strings.Contains(name, "headrace/middleware.(*breaker).middleware"):
 		return ownLayer("breaker")
+	case strings.Contains(name, "headrace/middleware.(*Parking).Middleware"):
+		return ownLayer("park")
 	}
 	return Layer{}
 }
 
 func ownLayer(file string) Layer {
 	kinds := map[string]Kind{
-		"recover": KindRecover, "correlation": KindCorrelation, "metrics": KindMetrics, "poison": KindPoison,
+		"recover": KindRecover, "correlation": KindCorrelation, "metrics": KindMetrics, "poison": KindPoison, "park": KindPark,
 		"retry": KindRetry, "timeout": KindTimeout, "breaker": KindBreaker, "ratelimit": KindRateLimit, "dedup": KindDedup,
 	}
 	return Layer{Name: string(kinds[file]), Kind: kinds[file]}

@@ -329,7 +329,7 @@ func (m *Metrics) gaveBack(handler string, err error) {
 		reason = "breaker"
 	case errors.Is(err, ErrRateLimited):
 		reason = "rate"
-	case errors.Is(err, ErrDedupStore):
+	case errors.Is(err, ErrDedupStore), errors.Is(err, ErrParkStore):
 		reason = "store"
 	case errors.Is(err, ErrDeadLetterUnpublished):
 		reason = "dead_letter"
@@ -344,7 +344,7 @@ func (m *Metrics) skipped(handler string, err error) {
 	}
 	reason := SkipOther
 	var s *skipError
-	if errors.As(err, &s) && (s.reason == SkipStale || s.reason == SkipFiltered) {
+	if errors.As(err, &s) && (s.reason == SkipStale || s.reason == SkipFiltered || s.reason == SkipDiscarded) {
 		reason = s.reason
 	}
 	m.skippedTotal.WithLabelValues(handler, string(reason)).Inc()

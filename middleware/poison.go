@@ -58,6 +58,9 @@ type PoisonConfig struct {
 	// this one and the error's text, in this order, until it fits. Default 0: no
 	// limit.
 	MaxBytes int
+	// Parking keeps the order of a key over a failure; its Middleware must stand
+	// inside. Default: none.
+	Parking *Parking
 	// Metrics may be nil.
 	Metrics *Metrics
 	// Logger defaults to slog.Default().
@@ -121,6 +124,9 @@ var ErrDeadLetterUnpublished = errors.New("dead letter not published")
 //     returned, so that the router nacks; uncounted and after the deferral's
 //     delay where the subscriber gives a Delivery, else after waiting here.
 //
+// With Parking, the message stands in its key's line before its dead letter is
+// published; while that can't be written the message is nacked as above.
+//
 // A panic that reaches it is dead-lettered; so is a runtime.Goexit, and since
 // that takes the router's ack with it Poison then acks by itself.
 func Poison(cfg PoisonConfig) (message.HandlerMiddleware, error) {
@@ -148,7 +154,8 @@ func (p *poison) handle(msg *message.Message) ([]*message.Message, error) {
 	d := DeliveryFrom(ctx)
 	o := original{uuid: msg.UUID, payload: msg.Payload}
 
-	if d != nil && p.MaxDeliveries > 0 && d.Count() > p.MaxDeliveries {
+	discarded := p.Parking != nil && p.Parking.discards(msg) // nothing that could fail for its own sake
+	if d != nil && p.MaxDeliveries > 0 && d.Count() > p.MaxDeliveries && !discarded {
 		err := fmt.Errorf("delivery %d, at most %d: %w", d.Count(), p.MaxDeliveries, ErrDeliveriesExhausted)
 		return nil, p.settle(msg, o, rec, d, Permanent(err))
 	}
@@ -231,14 +238,21 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	if d != nil {
 		s.deliveries = d.Count()
 	}
-	if s.attempts == 0 && s.reason != ReasonDeliveriesExhausted {
+	if s.attempts == 0 && s.reason != ReasonDeliveriesExhausted && s.reason != ReasonParked {
 		s.attempts = 1 // no Retry inside
 	}
 	s.attempts += rec.earlier
 	if s.first.IsZero() {
 		s.first, s.last = now, now
 	}
-	if pubErr := p.publish(ctx, fitted(deadLetter(msg, o, s), p.MaxBytes)); pubErr != nil {
+	var pubErr error
+	if p.Parking != nil {
+		s.parking, pubErr = p.Parking.bury(ctx, msg, err) // before the dead letter: a crash in between brings the message again
+	}
+	if pubErr == nil {
+		pubErr = p.publish(ctx, fitted(deadLetter(msg, o, s), p.MaxBytes))
+	}
+	if pubErr != nil {
 		delay := p.outage.failed(now, p.NackDelay)
 		p.Metrics.deadLetterFailed(handler)
 		p.Logger.ErrorContext(ctx, "dead letter not published, message stays in its queue", withIDs(o.uuid, msg, "handler", handler,
@@ -249,10 +263,14 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	p.outage.ended()
 	rec.outcome = outcomeDeadLettered
 	p.Metrics.deadLettered(handler, s.reason)
-	span := trace.SpanFromContext(ctx)
-	span.RecordError(err)
-	span.SetStatus(codes.Error, "dead-lettered: "+s.reason)
-	p.Logger.ErrorContext(ctx, "message dead-lettered", withIDs(o.uuid, msg, "handler", handler,
+	level := slog.LevelWarn // one that is parked is no failure of its own
+	if s.reason != ReasonParked {
+		level = slog.LevelError
+		span := trace.SpanFromContext(ctx)
+		span.RecordError(err)
+		span.SetStatus(codes.Error, "dead-lettered: "+s.reason)
+	}
+	p.Logger.Log(ctx, level, "message dead-lettered", withIDs(o.uuid, msg, "handler", handler,
 		"dead_letter_topic", p.Topic, "reason", s.reason, "attempts", s.attempts, "deliveries", s.deliveries, "error", err)...)
 	return nil
 }

@@ -31,6 +31,8 @@ type StackConfig struct {
 	Correlation CorrelationConfig
 	// Poison needs Publisher and Topic.
 	Poison PoisonConfig
+	// Park keeps the order of a key over a failure; left out when nil.
+	Park *ParkConfig
 	// Retry configures Retry.
 	Retry RetryConfig
 	// Timeout bounds one attempt; 0 leaves the layer out.
@@ -47,8 +49,8 @@ type StackConfig struct {
 }
 
 // Stack is the whole order of middleware around one handler: recover,
-// correlation, metrics, poison, retry, recover for each attempt, rate limit,
-// timeout, breaker, the team's own, dedup. A wait for the rate limit is no part of
+// correlation, metrics, poison, park, retry, recover for each attempt, rate
+// limit, timeout, breaker, the team's own, dedup. A wait for the rate limit is no part of
 // the attempt's time.
 type Stack struct {
 	chain  message.HandlerMiddleware
@@ -88,8 +90,20 @@ func NewStack(cfg StackConfig) (*Stack, error) {
 	if cfg.Metrics != nil {
 		b.add(Layer{Kind: KindMetrics}, cfg.Metrics.Middleware(cfg.Handler, cfg.Group), nil)
 	}
+	var parking *Parking
+	var parkErr error
+	if cfg.Park != nil {
+		c := *cfg.Park
+		c.Handler, c.Logger = nameOr(c.Handler, cfg.Handler), loggerOr(c.Logger, cfg.Logger)
+		if parking, parkErr = Park(c); parkErr == nil {
+			p.Parking = parking
+		}
+	}
 	mw, err := Poison(p)
 	b.add(Layer{Kind: KindPoison, Detail: poisonDetail(p), Deliveries: max(p.MaxDeliveries, 0)}, mw, err)
+	if cfg.Park != nil {
+		b.add(Layer{Kind: KindPark, Detail: "the later messages of a failed key go to the dead letters unrun"}, parking.Middleware, parkErr)
+	}
 	mw, err = Retry(r)
 	b.add(Layer{
 		Kind: KindRetry, Detail: retryDetail(r), Attempts: r.MaxAttempts, Takes: r.waits(), Elapsed: r.MaxElapsed,
