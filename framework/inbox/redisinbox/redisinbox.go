@@ -2,10 +2,11 @@
 // no SQL database.
 //
 // A claim is a key with a lease, a handled event the same key with the
-// retention; each step is one script, so of workers that race exactly one holds
-// a claim. What Redis forgets (an eviction, a failover that loses the last
-// writes, a restart without persistence) may be handled again: use a server with
-// maxmemory-policy noeviction and an append-only file.
+// retention; each step is part of one script, so of workers that race exactly one
+// holds a claim, and those that call at the same time share a round trip. What
+// Redis forgets (an eviction, a failover that loses the last writes, a restart
+// without persistence) may be handled again: use a server with maxmemory-policy
+// noeviction and an append-only file.
 package redisinbox
 
 import (
@@ -17,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headrace-go/headrace/framework/internal/combine"
 	"github.com/headrace-go/headrace/middleware"
 )
 
@@ -49,7 +51,10 @@ func (c Config) Validate() error {
 
 // Store is a middleware.DedupStore in Redis. It is safe for concurrent use by
 // any number of processes.
-type Store struct{ cfg Config }
+type Store struct {
+	cfg             Config
+	claims, commits *trips
+}
 
 var _ middleware.DedupStore = (*Store)(nil)
 
@@ -59,29 +64,49 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg}, nil
+	s := &Store{cfg: cfg, commits: newTrips(cfg.Client, commit, nil)}
+	s.claims = newTrips(cfg.Client, claim, s.unclaimed)
+	return s, nil
 }
 
-// A value is "c:<token>" while claimed and "d:<token>" once done. Each script
-// touches one key, so a cluster takes them.
+// A value is "c:<token>" while claimed and "d:<token>" once done. Claim and commit
+// take many keys; what fails on one of them, such as a foreign value, fails no
+// other. What a client sent twice finds its own token.
 var (
 	claim = redis.NewScript(`
-local v = redis.call('GET', KEYS[1])
-if not v then
-  redis.call('SET', KEYS[1], 'c:' .. ARGV[1], 'PX', ARGV[2])
-  return {0, 0}
+local out = {}
+for i, key in ipairs(KEYS) do
+  local mine = 'c:' .. ARGV[2*i-1]
+  local v = redis.pcall('GET', key)
+  local a, b = 2, 0
+  if type(v) == 'table' then
+    a = v.err
+  elseif v and string.sub(v, 1, 2) == 'd:' then
+    a = 1
+  elseif not v or v == mine then
+    local ok = redis.pcall('SET', key, mine, 'PX', ARGV[2*i])
+    a = ok.err or 0
+  else
+    b = redis.call('PTTL', key)
+  end
+  out[2*i-1], out[2*i] = a, b
 end
-if string.sub(v, 1, 2) == 'd:' then
-  return {1, 0}
-end
-return {2, redis.call('PTTL', KEYS[1])}`)
+return out`)
 	commit = redis.NewScript(`
-local v = redis.call('GET', KEYS[1])
-if v == 'c:' .. ARGV[1] or v == 'd:' .. ARGV[1] then
-  redis.call('SET', KEYS[1], 'd:' .. ARGV[1], 'PX', ARGV[2])
-  return 1
+local out = {}
+for i, key in ipairs(KEYS) do
+  local token = ARGV[2*i-1]
+  local v = redis.pcall('GET', key)
+  local a = 0
+  if type(v) == 'table' then
+    a = v.err
+  elseif v == 'c:' .. token or v == 'd:' .. token then
+    local ok = redis.pcall('SET', key, 'd:' .. token, 'PX', ARGV[2*i])
+    a = ok.err or 1
+  end
+  out[2*i-1], out[2*i] = a, 0
 end
-return 0`)
+return out`)
 	release = redis.NewScript(`
 if redis.call('GET', KEYS[1]) == 'c:' .. ARGV[1] then
   return redis.call('DEL', KEYS[1])
@@ -99,21 +124,29 @@ func (s *Store) Claim(ctx context.Context, key string, lease time.Duration) (mid
 		return middleware.Claim{}, fmt.Errorf("redisinbox: the lease of a claim is %s: it must be positive", lease)
 	}
 	token := uuid.NewString()
-	answer, err := claim.Run(ctx, s.cfg.Client, []string{s.cfg.Prefix + key}, token, millis(lease)).Int64Slice()
+	answer, err := s.claims.group.Do(ctx, step{key: s.cfg.Prefix + key, token: token, millis: millis(lease)})
 	if err != nil {
 		return middleware.Claim{}, fmt.Errorf("redisinbox: claim %q: %w", key, err)
 	}
-	if len(answer) != 2 {
-		return middleware.Claim{}, fmt.Errorf("redisinbox: claim %q: the script answered %v", key, answer)
-	}
-	switch answer[0] {
+	switch answer.state {
 	case 0:
 		return middleware.Claim{Key: key, Token: token, State: middleware.ClaimAcquired}, nil
 	case 1:
 		return middleware.Claim{Key: key, State: middleware.ClaimDone}, nil
 	default:
-		return middleware.Claim{Key: key, State: middleware.ClaimBusy, RetryAfter: time.Duration(max(answer[1], 0)) * time.Millisecond}, nil
+		return middleware.Claim{Key: key, State: middleware.ClaimBusy, RetryAfter: time.Duration(max(answer.millis, 0)) * time.Millisecond}, nil
 	}
+}
+
+// unclaimed gives back what a caller claimed who did not wait for it.
+func (s *Store) unclaimed(c step, answer combine.Answer[found]) {
+	if answer.Err != nil || answer.Value.state != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tripTimeout)
+	defer cancel()
+	// Where this fails the lease frees the key.
+	_ = release.Run(ctx, s.cfg.Client, []string{c.key}, c.token).Err()
 }
 
 // Commit turns an acquired claim into a done key for the retention.
@@ -121,11 +154,11 @@ func (s *Store) Commit(ctx context.Context, c middleware.Claim, retention time.D
 	if retention <= 0 {
 		return fmt.Errorf("redisinbox: the retention of a dedup key is %s: it must be positive", retention)
 	}
-	n, err := commit.Run(ctx, s.cfg.Client, []string{s.cfg.Prefix + c.Key}, c.Token, millis(retention)).Int()
+	answer, err := s.commits.group.Do(ctx, step{key: s.cfg.Prefix + c.Key, token: c.Token, millis: millis(retention)})
 	if err != nil {
 		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, err)
 	}
-	if n == 0 {
+	if answer.state == 0 {
 		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, middleware.ErrClaimLost)
 	}
 	return nil
