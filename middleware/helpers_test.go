@@ -26,7 +26,7 @@ var (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // newMessage is an event as a publisher would send it.
 func newMessage(id string) *message.Message {

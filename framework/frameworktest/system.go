@@ -24,7 +24,7 @@ import (
 )
 
 // Timeout is how long a System waits for anything before it fails the test.
-const Timeout = 15 * time.Second
+const Timeout = time.Minute
 
 // Source is the source of the events that a System publishes.
 const Source = "frameworktest"

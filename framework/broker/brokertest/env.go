@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 

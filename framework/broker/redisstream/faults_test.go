@@ -27,7 +27,7 @@ import (
 	"github.com/headrace-go/headrace/middleware"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var ctx = context.Background()
 

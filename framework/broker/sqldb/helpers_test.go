@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func unique(prefix string) string { return prefix + "." + uuid.NewString()[:13] }
 

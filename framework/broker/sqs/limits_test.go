@@ -25,7 +25,7 @@ import (
 	"github.com/headrace-go/headrace/pkg/events"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // onStrict opens a broker on a strict client, with one group on topic "t".
 func onStrict(t *testing.T, s *strictSQS, change func(*sqs.Config)) *sqs.Broker {
