@@ -3,6 +3,7 @@
 // belongs to the machine that it was taken on.
 //
 //	go run . outbox     # writers, relays, a long backlog, latency: writes docs/bench/outbox.md
+//	go run . brokers    # the adapters, bare and with the stack: writes docs/bench/brokers.md
 //	go run . latency    # from commit to handler, at one rate
 package main
 
@@ -15,6 +16,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/headrace-go/headrace/bench/internal/brokerbench"
 	"github.com/headrace-go/headrace/bench/internal/latency"
 	"github.com/headrace-go/headrace/bench/internal/outboxbench"
 )
@@ -29,9 +31,11 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	commands := map[string]func(context.Context, *flag.FlagSet, []string) error{"latency": runLatency, "outbox": runOutbox}
+	commands := map[string]func(context.Context, *flag.FlagSet, []string) error{
+		"brokers": runBrokers, "latency": runLatency, "outbox": runOutbox,
+	}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return errors.New("usage: bench outbox|latency [flags]; `bench outbox -h` lists them")
+		return errors.New("usage: bench outbox|brokers|latency [flags]; `bench outbox -h` lists them")
 	}
 	return commands[args[0]](ctx, flag.NewFlagSet(args[0], flag.ContinueOnError), args[1:])
 }
@@ -73,6 +77,28 @@ func runOutbox(ctx context.Context, f *flag.FlagSet, args []string) error {
 		return err
 	}
 	r, err := outboxbench.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	if *out != "" {
+		return r.Write(*out)
+	}
+	r.Markdown(os.Stdout)
+	return nil
+}
+
+func runBrokers(ctx context.Context, f *flag.FlagSet, args []string) error {
+	o := brokerbench.Options{Progress: os.Stderr}
+	servers(f, &o.Postgres, &o.Redis)
+	f.StringVar(&o.MySQL, "mysql", "root@tcp(127.0.0.1:3306)/", "a MySQL or MariaDB server, as its driver writes it; empty leaves it out")
+	f.StringVar(&o.AWS, "aws", "", "an emulator of SQS, such as http://127.0.0.1:4566 (scripts/aws-emulator start 4566); empty leaves it out")
+	f.IntVar(&o.Messages, "messages", 100_000, "messages of one measurement on Redis; SQL takes a fifth, SQS a tenth, stock a tenth of each")
+	f.IntVar(&o.Runs, "runs", 3, "how often each is measured")
+	out := f.String("out", "", "a folder for brokers.md (default: print the report)")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	r, err := brokerbench.Run(ctx, o)
 	if err != nil {
 		return err
 	}
