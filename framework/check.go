@@ -31,6 +31,10 @@ const (
 	RuleNoDedup middleware.Rule = "transaction-without-dedup"
 	// RuleOrder: order on a broker that keeps none.
 	RuleOrder middleware.Rule = "order-unsupported"
+	// RuleParkWithoutOrder: parking where events of a key run side by side.
+	RuleParkWithoutOrder middleware.Rule = "park-without-order"
+	// RuleParkWithoutDatabase: parking with no place for what is parked.
+	RuleParkWithoutDatabase middleware.Rule = "park-without-database"
 	// RuleAttempts: a handler that never runs, or whose settings can't work.
 	RuleAttempts middleware.Rule = "attempts"
 	// RuleMaxAge: every event would be stale.
@@ -83,6 +87,14 @@ func (a *App) check() []error {
 		if h.policy.order && !features.OrderPerKey {
 			refuse(RuleOrder, fmt.Sprintf("OrderByKey on broker %q, which keeps no order", a.cfg.Broker.Name()),
 				"events of one key would overtake each other", "choose a broker with order per key, or leave OrderByKey out")
+		}
+		if h.policy.park && !h.policy.order {
+			refuse(RuleParkWithoutOrder, "ParkKey without OrderByKey",
+				"a later event of a key may run beside the one that fails, so nothing could be kept in order", "add framework.OrderByKey, or leave ParkKey out")
+		}
+		if h.policy.park && a.cfg.DB == nil {
+			refuse(RuleParkWithoutDatabase, "ParkKey, and the service has no database",
+				"nothing would remember which keys are held up, so later events would overtake the failed one", "set Config.DB, or leave ParkKey out")
 		}
 		a.checkNeeds(h, features, refuse)
 		a.checkDeadLetters(h, features, refuse)
@@ -182,6 +194,9 @@ func (a *App) checkRetention(h *handler, stack *middleware.Stack, refuse refusal
 // its own headers, the story, and the story before it.
 const deadLetterEntries = 40
 
+// parkEntries is how many more there are with ParkKey.
+const parkEntries = 4
+
 // checkDeadLetters finds groups whose dead letters could not be written, or would
 // be read by the handler itself.
 func (a *App) checkDeadLetters(h *handler, features broker.Features, refuse refusal) {
@@ -191,8 +206,12 @@ func (a *App) checkDeadLetters(h *handler, features broker.Features, refuse refu
 				"what it dead-letters would come back to it for ever", "handle another topic, or name the group otherwise with framework.Group")
 		}
 	}
-	if n := features.MaxMetadataEntries; n > 0 && n < deadLetterEntries {
-		refuse(RuleDeadLetters, fmt.Sprintf("broker %q takes %d metadata entries, a dead letter has up to %d", a.cfg.Broker.Name(), n, deadLetterEntries),
+	entries := deadLetterEntries
+	if h.policy.park {
+		entries += parkEntries
+	}
+	if n := features.MaxMetadataEntries; n > 0 && n < entries {
+		refuse(RuleDeadLetters, fmt.Sprintf("broker %q takes %d metadata entries, a dead letter has up to %d", a.cfg.Broker.Name(), n, entries),
 			"dead letters would be refused, so a failing message would come for ever", "choose a broker, or a marshaller of its adapter, that packs metadata")
 	}
 	if n := features.MaxMessageBytes; n > 0 && n < 2*middleware.DeadLetterReserve {

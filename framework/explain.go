@@ -131,6 +131,7 @@ func (a *App) numbers(h *handler) []Number {
 	}
 	add("lease", "delivery.lease", set["lease"], lease)
 	add("order within a key", "", set["order"], p.order)
+	add("later events of a failed key are parked", "", set["park"], p.park)
 	add("oldest event", "", set["maxAge"], none(p.maxAge == 0, p.maxAge, "any"))
 	add("attempts a second", "", set["ratePerSecond"], none(p.ratePerSecond == 0, fmt.Sprintf("%v, burst %d", p.ratePerSecond, p.rateBurst), "no limit"))
 	breaker := "none"

@@ -66,7 +66,12 @@ func TestUnsafeSetUpsAreRefused(t *testing.T) {
 			more: func(a *framework.App) { framework.Handle(a, made, "two", plain, framework.Group("things.one")) },
 			rule: framework.RuleGroupShared, handler: "two",
 		},
-		"order on a broker without": {configure: on(func(f *broker.Features) { f.OrderPerKey = false }), opts: []framework.HandlerOption{framework.OrderByKey()}, rule: framework.RuleOrder},
+		"order on a broker without":  {configure: on(func(f *broker.Features) { f.OrderPerKey = false }), opts: []framework.HandlerOption{framework.OrderByKey()}, rule: framework.RuleOrder},
+		"parking without order":      {opts: []framework.HandlerOption{framework.ParkKey()}, rule: framework.RuleParkWithoutOrder},
+		"parking without a database": {configure: withoutDB, opts: []framework.HandlerOption{framework.OrderByKey(), framework.ParkKey()}, rule: framework.RuleParkWithoutDatabase},
+		"too few metadata entries for a parked one": {
+			configure: on(func(f *broker.Features) { f.MaxMetadataEntries = 43 }), opts: []framework.HandlerOption{framework.OrderByKey(), framework.ParkKey()}, rule: framework.RuleDeadLetters,
+		},
 		"order with retries beside": {configure: with((&stock.DelayOnError{}).Middleware), opts: []framework.HandlerOption{framework.OrderByKey()}, rule: middleware.RuleOrderOvertaken},
 		"dead letters that come back": {more: func(a *framework.App) {
 			framework.Handle(a, deadLetterTopic, "two", plain, framework.Group("things.one"))

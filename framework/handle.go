@@ -9,6 +9,7 @@ import (
 
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/internal/failpoint"
+	"github.com/headrace-go/headrace/framework/parked"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/pkg/events"
 )
@@ -33,6 +34,8 @@ type handler struct {
 	// invoke runs one attempt.
 	invoke func(ctx context.Context, env events.Envelope) error
 	stack  *middleware.Stack
+	// parked keeps the lines of keys that are held up; nil without ParkKey.
+	parked *parked.Store
 	// gate pauses both subscriptions while the breaker is open; nil without one.
 	gate *broker.Gate
 	// inFlight counts the messages that are being handled.

@@ -20,6 +20,7 @@ func newMetricsRegistry() *prometheus.Registry {
 // appMetrics are the collectors beside those of the stack and the relay.
 type appMetrics struct {
 	lag, pending, oldest, deadLetters *prometheus.GaugeVec
+	parkedMessages, parkedKeys        *prometheus.GaugeVec
 	statsErrors, malformed            *prometheus.CounterVec
 	jobFailures                       *prometheus.CounterVec
 	httpSeconds                       *prometheus.HistogramVec
@@ -35,12 +36,14 @@ func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, erro
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: constant}, []string{"handler"})
 	}
 	m := &appMetrics{
-		lag:         gauge("headrace_consumer_lag", "Messages that no consumer of the group has fetched."),
-		pending:     gauge("headrace_consumer_pending", "Messages that were fetched and are not settled."),
-		oldest:      gauge("headrace_consumer_oldest_age_seconds", "Age of the oldest message that is not settled."),
-		deadLetters: gauge("headrace_dlq_depth", "Messages in the group's dead-letter topic."),
-		statsErrors: counter("headrace_stats_errors_total", "Failed reads of a group's backlog from the broker."),
-		malformed:   counter("headrace_malformed_total", "Broker entries that were no message, sent to the dead letters."),
+		lag:            gauge("headrace_consumer_lag", "Messages that no consumer of the group has fetched."),
+		pending:        gauge("headrace_consumer_pending", "Messages that were fetched and are not settled."),
+		oldest:         gauge("headrace_consumer_oldest_age_seconds", "Age of the oldest message that is not settled."),
+		deadLetters:    gauge("headrace_dlq_depth", "Messages in the group's dead-letter topic."),
+		parkedMessages: gauge("headrace_parked_messages", "Messages that failed or wait behind one that did, by which their keys are held up; of handlers with ParkKey."),
+		parkedKeys:     gauge("headrace_parked_keys", "Keys that are held up; of handlers with ParkKey."),
+		statsErrors:    counter("headrace_stats_errors_total", "Failed reads of a group's backlog from the broker."),
+		malformed:      counter("headrace_malformed_total", "Broker entries that were no message, sent to the dead letters."),
 		jobFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "headrace_job_failures_total", Help: "Failures of background jobs, each followed by a new start.", ConstLabels: constant,
 		}, []string{"job"}),
@@ -53,7 +56,7 @@ func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, erro
 		}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.lag, m.pending, m.oldest, m.deadLetters, m.statsErrors, m.malformed, m.jobFailures, m.httpSeconds, m.ready} {
+	for _, c := range []prometheus.Collector{m.lag, m.pending, m.oldest, m.deadLetters, m.parkedMessages, m.parkedKeys, m.statsErrors, m.malformed, m.jobFailures, m.httpSeconds, m.ready} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -102,6 +105,14 @@ func (a *App) readStats(ctx context.Context, h *handler) {
 		if depth, err = admin.Depth(ctx, broker.DeadLetterTopic(h.group)); err == nil {
 			a.stats.deadLetters.WithLabelValues(h.name, h.group).Set(float64(depth))
 		}
+	}
+	if h.parked != nil {
+		messages, keys, parkErr := h.parked.Count(ctx)
+		if parkErr == nil {
+			a.stats.parkedMessages.WithLabelValues(h.name, h.group).Set(float64(messages))
+			a.stats.parkedKeys.WithLabelValues(h.name, h.group).Set(float64(keys))
+		}
+		err = errors.Join(err, parkErr)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.stats.statsErrors.WithLabelValues(h.name).Inc()

@@ -13,6 +13,7 @@ type HandlerOption func(*policy)
 type policy struct {
 	group         string
 	order         bool
+	park          bool
 	timeout       time.Duration
 	maxAge        time.Duration
 	concurrency   int
@@ -55,6 +56,21 @@ func policyFrom(p config.Profile) policy {
 // in the order of their publishing. Other keys go on in parallel. The app
 // refuses to start on a broker that can't do it.
 func OrderByKey() HandlerOption { return func(p *policy) { p.order = true } }
+
+// ParkKey keeps the order of a key also over a failure, with OrderByKey: once an
+// event has failed for good, the later ones of its key are not handled but go to
+// the dead letters behind it, with the reason "parked". Other keys go on. Once the
+// cause is mended, a replay of the dead letters handles them in order; events that
+// come meanwhile park behind them, until nothing of the key is left. Without
+// ParkKey the later ones are handled while the failed one lies with the dead
+// letters, and its replay comes after them.
+//
+// It needs Config.DB, where the events that hold up their key are noted, and
+// costs one indexed query for each event that has a key. A dead letter that is
+// deleted by other means than headrace dlq discard leaves its key held up. A
+// handler that starts without ParkKey forgets what its group has parked: all
+// replicas must agree.
+func ParkKey() HandlerOption { return func(p *policy) { p.park = true } }
 
 // Timeout is one attempt's deadline. Default: delivery.handler_timeout.
 func Timeout(d time.Duration) HandlerOption { return func(p *policy) { p.timeout = d } }

@@ -95,6 +95,11 @@ func few(b broker.Broker, n int) int {
 // onStages runs test on each stage, with the service "things" not yet running.
 func onStages(t *testing.T, set func(*framework.Config), test func(t *testing.T, f *fixture)) {
 	t.Helper()
+	onTheseStages(t, stages, set, test)
+}
+
+func onTheseStages(t *testing.T, stages []stage, set func(*framework.Config), test func(t *testing.T, f *fixture)) {
+	t.Helper()
 	for _, s := range stages {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()

@@ -310,6 +310,9 @@ func (r *run) startBackground(work context.Context) {
 			}
 		})
 	}
+	if r.a.cfg.DB != nil {
+		r.background.Go(func() { r.a.forgetLines(ctx) })
+	}
 	if r.a.cleaner != nil {
 		r.background.Go(func() {
 			if err := r.a.cleaner.Run(ctx); err != nil && ctx.Err() == nil {

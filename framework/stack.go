@@ -47,6 +47,10 @@ func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
 		Breaker: h.pausing(p.breaker),
 		User:    append([]message.HandlerMiddleware{a.gate(h)}, a.cfg.Middleware...),
 	}
+	var err error
+	if cfg.Park, err = a.parkConfig(h); err != nil {
+		return nil, fmt.Errorf("framework: handler %q: %w", h.name, err)
+	}
 	if p.ratePerSecond > 0 {
 		cfg.RateLimit = &middleware.RateLimitConfig{
 			Limiter: rate.NewLimiter(rate.Limit(p.ratePerSecond), max(p.rateBurst, 1)),
@@ -160,6 +164,9 @@ func (a *App) openEnvelope(next message.HandlerFunc) message.HandlerFunc {
 func (a *App) gate(h *handler) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
+			if err := a.withdrawn(h, msg); err != nil { // with ParkKey it ends further out
+				return nil, err
+			}
 			if err := a.admit(h, openedFrom(msg.Context())); err != nil {
 				return nil, err
 			}
@@ -237,6 +244,7 @@ func (a *App) takeInboxRow(ctx context.Context, tx *sql.Tx, h *handler, env even
 	fresh, err = inbox.Insert(ctx, tx, a.cfg.Dialect, h.group, env.ID, a.now())
 	if err == nil {
 		trialFrom(ctx).inbox(fresh, true)
+		err = a.leaveLine(ctx, tx, h)
 	}
 	return fresh, err
 }
@@ -245,6 +253,9 @@ func (a *App) seen(ctx context.Context, tx *sql.Tx, h *handler, env events.Envel
 	seen, err := inbox.Handled(ctx, tx, a.cfg.Dialect, h.group, env.ID)
 	if err == nil {
 		trialFrom(ctx).inbox(!seen, false)
+	}
+	if err == nil && seen {
+		err = a.leaveLine(ctx, tx, h)
 	}
 	return seen, err
 }

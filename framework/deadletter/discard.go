@@ -3,8 +3,12 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/internal/failpoint"
 )
 
@@ -28,6 +32,8 @@ type DiscardReport struct {
 	Matched int `json:"matched"`
 	// Discarded letters are in the archive and deleted.
 	Discarded int `json:"discarded"`
+	// Released of them held up their key; their group was told.
+	Released int `json:"released"`
 	// Interrupted: the context ended before all was done.
 	Interrupted bool `json:"interrupted"`
 }
@@ -37,11 +43,17 @@ var ErrNoArchive = errors.New("deadletter: Archive is nil: give Discard a file, 
 
 // Discard deletes letters, each once it is in the archive. The end of ctx ends
 // it after the letters in hand.
+//
+// Before it deletes a letter that holds up its key, it tells the group over the
+// redrive topic that the letter is gone, so that those behind it can be
+// replayed; the message itself is not sent. Where another letter has the same
+// place, a copy or an edited one, the key stays held up for that one.
 func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardReport, err error) {
 	if o.Archive == nil {
 		return report, ErrNoArchive
 	}
 	a := archive{o.Archive}
+	places := map[place]int{}
 	var batch []Letter
 	flush := func() error {
 		if len(batch) == 0 {
@@ -53,6 +65,12 @@ func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardRe
 			return err
 		}
 		failpoint.Hit("discard.archived")
+		released, err := q.release(ctx, letters, places)
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("discard.released")
+		report.Released += released
 		if err := q.remove(ctx, letters); err != nil {
 			return err
 		}
@@ -67,11 +85,17 @@ func (q *Queue) Discard(ctx context.Context, o DiscardOptions) (report DiscardRe
 		}
 		return nil
 	}
-	if report.Matched, err = q.Count(ctx, o.Filter); err != nil {
+	if report.Matched, err = q.census(ctx, o.Filter, places); err != nil {
 		return report, interruptedDiscard(ctx, &report, err)
 	}
 	if o.Limit > 0 {
 		report.Matched = min(report.Matched, o.Limit)
+	}
+	if len(places) > 0 {
+		// A broker without the group's queue would drop what is published.
+		if err := q.cfg.Broker.EnsureTopology(ctx, broker.Subscription{Topic: q.RedriveTopic(), Group: q.cfg.Group}); err != nil {
+			return report, interruptedDiscard(ctx, &report, fmt.Errorf("deadletter: prepare the redrive topic of %q: %w", q.cfg.Group, err))
+		}
 	}
 	// Once is enough where Browse shows all; SQS may show a part at a time.
 	for before := -1; report.Discarded < report.Matched && report.Discarded > before; {
@@ -101,4 +125,54 @@ func interruptedDiscard(ctx context.Context, report *DiscardReport, err error) e
 		return nil
 	}
 	return err
+}
+
+// place is what a letter holds up.
+type place struct {
+	key string
+	seq int64
+}
+
+// census counts the letters that f takes, and all letters at each place.
+func (q *Queue) census(ctx context.Context, f Filter, places map[place]int) (matched int, err error) {
+	if err := f.Validate(); err != nil {
+		return 0, err
+	}
+	for l, err := range q.Browse(ctx, Filter{}) {
+		if err != nil {
+			return matched, err
+		}
+		if l.ParksKey {
+			places[place{l.Key, l.ParkSeq}]++
+		}
+		if f.Match(l) {
+			matched++
+		}
+	}
+	return matched, nil
+}
+
+// release tells the group which places the letters give up for good.
+func (q *Queue) release(ctx context.Context, letters []Letter, places map[place]int) (int, error) {
+	ctx, cancel := q.detached(ctx)
+	defer cancel()
+	var msgs []*message.Message
+	for _, l := range letters {
+		if !l.ParksKey {
+			continue
+		}
+		at := place{l.Key, l.ParkSeq}
+		if places[at]--; places[at] <= 0 {
+			m := l.withdrawn()
+			m.SetContext(ctx)
+			msgs = append(msgs, m)
+		}
+	}
+	if len(msgs) == 0 {
+		return 0, nil
+	}
+	if err := q.cfg.Broker.Publisher().PublishBatch(ctx, q.RedriveTopic(), msgs); err != nil {
+		return 0, fmt.Errorf("deadletter: tell %q that letters which hold up their keys are gone; none of them was deleted: %w", q.cfg.Group, err)
+	}
+	return len(msgs), nil
 }

@@ -54,8 +54,9 @@ type EditOptions struct {
 // not replay it.
 //
 // A payload that can't be decoded, or that changes the event's id, is refused
-// unless forced; so are changes to keys of the story, and a letter that would be
-// larger than the broker takes.
+// unless forced. Changes to keys of the story are refused, a letter that would be
+// larger than the broker takes, and another ordering key for a letter that holds
+// up its key.
 func (q *Queue) Edit(ctx context.Context, l Letter, o EditOptions) (Letter, error) {
 	edited, err := q.edited(l, o)
 	if err != nil {
@@ -121,7 +122,11 @@ func (q *Queue) edited(l Letter, o EditOptions) (Letter, error) {
 	m.Metadata[replacesKey] = l.Digest()
 	m.Metadata[editedAtKey] = q.cfg.Clock().UTC().Format(time.RFC3339Nano)
 	m.Metadata[editedByKey] = q.cfg.Actor
-	return read(broker.Stored{PublishedAt: q.cfg.Clock().UTC(), Message: m}, q.cfg.Group), nil
+	edited := read(broker.Stored{PublishedAt: q.cfg.Clock().UTC(), Message: m}, q.cfg.Group)
+	if l.ParksKey && edited.Key != l.Key {
+		return refuse("the ordering key changes from %q to %q, and the letter holds up the former: publish a new event, and discard this one", l.Key, edited.Key)
+	}
+	return edited, nil
 }
 
 // follow sets the headers that the new envelope changes.

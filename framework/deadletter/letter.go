@@ -71,6 +71,16 @@ type Letter struct {
 	// Fingerprint is equal for failures that look alike.
 	Fingerprint string
 
+	// ParksKey tells that the letter holds up its key in a handler with ParkKey:
+	// nothing of the key runs before it was replayed or discarded. ParkSeq is its
+	// place among the letters of its key, ParkedBehind the id of the first of them
+	// where the handler did not run for it. RedrivesParked of the Redrives did not
+	// run either.
+	ParksKey       bool
+	ParkSeq        int64
+	ParkedBehind   string
+	RedrivesParked int
+
 	// EditedAt and EditedBy are set on a letter that Edit made.
 	EditedAt time.Time
 	EditedBy string
@@ -107,6 +117,22 @@ func (l Letter) Original() *message.Message {
 func (l Letter) redriven() *message.Message {
 	m := l.Original()
 	m.Metadata[middleware.DeadLetterRedriveCount] = strconv.Itoa(l.Redrives + 1)
+	if l.ParksKey {
+		m.Metadata[middleware.DeadLetterParkSeq] = strconv.FormatInt(l.ParkSeq, 10)
+	}
+	if l.RedrivesParked > 0 {
+		m.Metadata[middleware.DeadLetterRedrivesParked] = strconv.Itoa(l.RedrivesParked)
+	}
+	return m
+}
+
+// withdrawn is what Discard publishes for a letter that holds up its key: not
+// the message, so that nothing could run it, but the word that it is gone.
+func (l Letter) withdrawn() *message.Message {
+	m := message.NewMessage(events.NewID(), []byte("{}"))
+	m.Metadata[events.KeyOrdering] = l.Key
+	m.Metadata[middleware.DeadLetterDiscarded] = l.ID
+	m.Metadata[middleware.DeadLetterParkSeq] = strconv.FormatInt(l.ParkSeq, 10)
 	return m
 }
 
@@ -132,6 +158,7 @@ func (l Letter) Digest() string {
 var reasons = []string{
 	middleware.ReasonDecode, middleware.ReasonMalformed, middleware.ReasonPermanent, middleware.ReasonPanic,
 	middleware.ReasonTimeout, middleware.ReasonExhausted, middleware.ReasonDeliveriesExhausted,
+	middleware.ReasonParked,
 }
 
 // read makes a Letter of what lies in group's dead letters.
@@ -148,6 +175,10 @@ func read(s broker.Stored, group string) Letter {
 		FirstFailedAt: moment(md[middleware.DeadLetterFirstFailedAt]), LastFailedAt: moment(md[middleware.DeadLetterLastFailedAt]),
 		Fingerprint: md[middleware.DeadLetterFingerprint],
 		EditedAt:    moment(md[editedAtKey]), EditedBy: md[editedByKey],
+		ParkedBehind: md[middleware.DeadLetterParkedBehind], RedrivesParked: number(md[middleware.DeadLetterRedrivesParked]),
+	}
+	if seq, err := strconv.ParseInt(md[middleware.DeadLetterParkSeq], 10, 64); err == nil && seq > 0 && md[middleware.DeadLetterParksKey] != "" {
+		l.ParksKey, l.ParkSeq = true, seq
 	}
 	if l.Group == "" {
 		l.Group = group

@@ -33,10 +33,12 @@ type ReplayOptions struct {
 	// DryRun tells what would be done, and does nothing.
 	DryRun bool
 	// MaxRedrives is how often a message may be replayed in all; a letter that
-	// was replayed as often is refused. Default 3; negative: no limit.
+	// was replayed as often is refused. A replay that ended parked again does not
+	// count. Default 3; negative: no limit.
 	MaxRedrives int
 	// AnyOrder publishes the later letters of a key also when an earlier one has
-	// to stay. Default false: they stay behind it.
+	// to stay. Default false: they stay behind it. A handler with ParkKey sends
+	// them back all the same.
 	AnyOrder bool
 	// Batch is how many letters are published before they are deleted, at most:
 	// as many may be published twice after a crash. Default 100; with Rate, at
@@ -117,7 +119,7 @@ func (q *Queue) Replay(ctx context.Context, o ReplayOptions) (report Report, err
 	if err := o.Validate(); err != nil {
 		return report, err
 	}
-	r := &replay{q: q, o: o, report: &report, held: map[string]string{}, seen: map[string]bool{}, sent: map[string]int{}, steps: o.Canary}
+	r := &replay{q: q, o: o, report: &report, held: map[string]string{}, seen: map[string]bool{}, sent: map[string]int{}, lines: newLines(), steps: o.Canary}
 	if err := r.plan(ctx); err != nil {
 		return report, interrupted(ctx, &report, err)
 	}
@@ -171,6 +173,8 @@ type replay struct {
 	// published, with the redrive count that they got.
 	seen map[string]bool
 	sent map[string]int
+	// lines are the letters that hold up their keys.
+	lines lines
 	// halfDone: letters were published and not deleted.
 	halfDone bool
 
@@ -193,10 +197,15 @@ func (r *replay) plan(ctx context.Context) error {
 		if old := l.Message.Metadata[replacesKey]; old != "" {
 			r.superseded[old] = true
 		}
-		if r.o.Filter.Match(l) {
+		matches := r.o.Filter.Match(l)
+		if matches {
 			r.report.Matched++
 		}
+		if !r.o.AnyOrder {
+			r.lines.plan(l, matches)
+		}
 	}
+	r.lines.sort()
 	return nil
 }
 
@@ -228,6 +237,7 @@ func (r *replay) run(ctx context.Context) error {
 
 // pass goes through the queue once. Limited: it ended at the limit.
 func (r *replay) pass(ctx context.Context) (limited bool, err error) {
+	defer r.lines.forget()
 	for l, err := range r.q.Browse(ctx, r.o.Filter) {
 		if err != nil {
 			return false, errors.Join(err, r.flush(ctx))
@@ -238,18 +248,28 @@ func (r *replay) pass(ctx context.Context) (limited bool, err error) {
 		if redrives, sent := r.sent[l.ID]; r.seen[l.Position] || sent && l.Redrives >= redrives {
 			continue // dealt with in an earlier pass, or come back since
 		}
-		if limited = r.o.Limit > 0 && r.accepted >= r.o.Limit; limited {
-			break
+		if r.held[l.Key] == "" && r.lines.early(l) {
+			r.lines.keep(l) // or another pass meets it
+			continue
 		}
-		r.seen[l.Position] = true
-		if err := r.take(ctx, l); err != nil {
-			return false, err
-		}
-		if r.report.Stopped != "" {
-			return false, nil
+		for next := &l; next != nil; next = r.lines.next(l.Key) {
+			if limited = r.o.Limit > 0 && r.accepted >= r.o.Limit; limited {
+				return true, r.flush(ctx)
+			}
+			if next != &l && r.seen[next.Position] {
+				continue // a broker may show a letter twice
+			}
+			r.seen[next.Position] = true
+			if err := r.take(ctx, *next); err != nil {
+				return false, err
+			}
+			r.lines.done(*next)
+			if r.report.Stopped != "" {
+				return false, nil
+			}
 		}
 	}
-	return limited, r.flush(ctx)
+	return false, r.flush(ctx)
 }
 
 // take decides about one letter.
@@ -259,9 +279,13 @@ func (r *replay) take(ctx context.Context, l Letter) error {
 		return r.drop(ctx, l, &r.report.Resumed)
 	case r.superseded[l.Digest()]:
 		return r.drop(ctx, l, &r.report.Superseded)
-	case r.o.MaxRedrives > 0 && l.Redrives >= r.o.MaxRedrives:
+	case r.o.MaxRedrives > 0 && l.Redrives-l.RedrivesParked >= r.o.MaxRedrives:
 		r.report.Refused++
-		r.stay(l, fmt.Sprintf("it was replayed %d times already, at most %d: mend what it fails on, then raise the limit", l.Redrives, r.o.MaxRedrives))
+		r.stay(l, fmt.Sprintf("it was replayed %d times already, at most %d: mend what it fails on, then raise the limit", l.Redrives-l.RedrivesParked, r.o.MaxRedrives))
+		return nil
+	case r.held[l.Key] == "" && r.lines.behindAnother(l):
+		r.report.Held++
+		r.stay(l, "an earlier letter of its key was not chosen, and holds up the key: replay or discard that one")
 		return nil
 	}
 	if first, held := r.held[l.Key]; held && l.Key != "" && !r.o.AnyOrder {

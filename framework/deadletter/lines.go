@@ -1,0 +1,120 @@
+package deadletter
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Bounds on the letters that a replay keeps while it looks for an earlier one of
+// their key.
+const (
+	maxKept      = 1000
+	maxKeptBytes = 16 << 20
+)
+
+// spot is a letter's place among those that hold up a key.
+type spot struct {
+	seq    int64
+	chosen bool // by the replay's filter
+}
+
+// lines tell which letter of a key may be replayed next: the lowest place of
+// those that hold up the key. A letter's position says nothing about that, since
+// one that failed again lies at the end.
+type lines struct {
+	spots map[string][]spot // by key, of letters that were not dealt with yet
+	kept  map[string][]Letter
+	count int
+	bytes int
+}
+
+func newLines() lines { return lines{spots: map[string][]spot{}, kept: map[string][]Letter{}} }
+
+func (n *lines) plan(l Letter, chosen bool) {
+	if l.ParksKey {
+		n.spots[l.Key] = append(n.spots[l.Key], spot{l.ParkSeq, chosen})
+	}
+}
+
+func (n *lines) sort() {
+	for _, spots := range n.spots {
+		slices.SortStableFunc(spots, func(a, b spot) int { return cmp.Compare(a.seq, b.seq) })
+	}
+}
+
+// first is the lowest spot of l's key where that is before l.
+func (n *lines) first(l Letter) (s spot, before bool) {
+	spots := n.spots[l.Key]
+	if !l.ParksKey || len(spots) == 0 || spots[0].seq >= l.ParkSeq {
+		return spot{}, false
+	}
+	return spots[0], true
+}
+
+// early tells whether an earlier letter of l's key is still to be replayed.
+func (n *lines) early(l Letter) bool {
+	s, before := n.first(l)
+	return before && s.chosen
+}
+
+// behindAnother tells whether the first letter of l's key stays, since nobody
+// chose it.
+func (n *lines) behindAnother(l Letter) bool {
+	s, before := n.first(l)
+	return before && !s.chosen
+}
+
+// done says that l was dealt with, whatever the end.
+func (n *lines) done(l Letter) {
+	if !l.ParksKey {
+		return
+	}
+	spots := n.spots[l.Key]
+	i := slices.IndexFunc(spots, func(s spot) bool { return s.seq == l.ParkSeq })
+	if i < 0 {
+		return
+	}
+	if n.spots[l.Key] = slices.Delete(spots, i, i+1); len(spots) == 1 {
+		delete(n.spots, l.Key)
+	}
+}
+
+// keep holds a letter that came too early, where there is room.
+func (n *lines) keep(l Letter) {
+	size := len(l.Message.Payload)
+	if n.count >= maxKept || n.bytes+size > maxKeptBytes {
+		return
+	}
+	n.kept[l.Key] = append(n.kept[l.Key], l)
+	n.count++
+	n.bytes += size
+}
+
+// next takes out the kept letter of the key whose turn it is; nil without one.
+func (n *lines) next(key string) *Letter {
+	kept := n.kept[key]
+	if len(kept) == 0 {
+		return nil
+	}
+	i := 0
+	for j := range kept {
+		if kept[j].ParkSeq < kept[i].ParkSeq {
+			i = j
+		}
+	}
+	l := kept[i]
+	if n.early(l) {
+		return nil
+	}
+	if n.kept[key] = slices.Delete(kept, i, i+1); len(n.kept[key]) == 0 {
+		delete(n.kept, key)
+	}
+	n.count--
+	n.bytes -= len(l.Message.Payload)
+	return &l
+}
+
+// forget drops what is kept.
+func (n *lines) forget() {
+	n.kept, n.count, n.bytes = map[string][]Letter{}, 0, 0
+}
