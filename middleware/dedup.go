@@ -6,19 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
-
-// Defaults of DedupConfig.
-const (
-	DefaultDedupLease        = time.Minute
-	DefaultDedupRetention    = 7 * 24 * time.Hour
-	DefaultDedupStoreTimeout = 5 * time.Second
 )
 
 const (
@@ -46,71 +38,6 @@ var ErrBusy = errors.New("message is being handled by another worker")
 // be claimed because the store failed.
 var ErrDedupStore = errors.New("dedup store failed")
 
-// DedupConfig configures Dedup. The zero value of a field means its default.
-type DedupConfig struct {
-	// Store remembers the keys. Required.
-	Store DedupStore
-	// Key returns the message's idempotency key; "" means that it has none. Two
-	// messages with one key are one. Default: the event id in the metadata, else
-	// the message's UUID. Never the payload.
-	Key func(*message.Message) string
-	// Handler is the key's namespace: handlers that share a store don't see each
-	// other's keys. Default: the router's handler name.
-	Handler string
-	// Lease is how long a claim holds when its process dies. It must exceed the
-	// handler's timeout; a context deadline further away lengthens it. Default
-	// 1 min.
-	Lease time.Duration
-	// Retention is how long a handled key is known. It must exceed the longest
-	// redelivery. Default 7 days.
-	Retention time.Duration
-	// StoreTimeout bounds a commit or release, retries included. Default 5 s.
-	StoreTimeout time.Duration
-	// Metrics may be nil.
-	Metrics *Metrics
-	// Logger defaults to slog.Default().
-	Logger *slog.Logger
-}
-
-// WithDefaults returns c with its defaults filled in.
-func (c DedupConfig) WithDefaults() DedupConfig {
-	if c.Key == nil {
-		c.Key = messageID
-	}
-	if c.Lease == 0 {
-		c.Lease = DefaultDedupLease
-	}
-	if c.Retention == 0 {
-		c.Retention = DefaultDedupRetention
-	}
-	if c.StoreTimeout == 0 {
-		c.StoreTimeout = DefaultDedupStoreTimeout
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return c
-}
-
-// Validate reports every field that can't work.
-func (c DedupConfig) Validate() error {
-	var errs []error
-	if c.Store == nil {
-		errs = append(errs, errors.New("middleware: Dedup.Store is nil: give it a DedupStore, such as NewMemoryDedup"))
-	}
-	if c.Lease < 0 {
-		errs = append(errs, fmt.Errorf("middleware: Dedup.Lease is %s: it must not be negative", c.Lease))
-	}
-	if c.Retention < c.Lease {
-		errs = append(errs, fmt.Errorf("middleware: Dedup.Retention is %s, below the lease %s: keep keys longer than the longest redelivery",
-			c.Retention, c.Lease))
-	}
-	if c.StoreTimeout < 0 {
-		errs = append(errs, fmt.Errorf("middleware: Dedup.StoreTimeout is %s: it must not be negative", c.StoreTimeout))
-	}
-	return errors.Join(errs...)
-}
-
 // Dedup runs the handler to success once for each message id: it claims the id,
 // runs the handler, and commits the claim, or releases it when the handler
 // failed, so that the next attempt runs. A copy of a handled message is acked
@@ -120,7 +47,11 @@ func (c DedupConfig) Validate() error {
 //
 // When the handler returns messages the claim is committed only once the router
 // has published them and acked, and released when it nacked: a copy must not
-// count as handled while what it caused may be lost.
+// count as handled while what it caused may be lost. With KeepResult the messages
+// are committed with the claim instead, before the router publishes them: the
+// handler is not run again when that fails, and each copy of the message publishes
+// what the first one produced. A worker whose claim another took over meanwhile
+// publishes nothing: its message is deferred, and comes back as a copy.
 //
 // The claim is one write before the handler and one after. Where a crash between
 // the handler's effect and the commit must not run it twice, write the id in the
@@ -187,12 +118,16 @@ func (d *dedup) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	switch claim.State {
 	case ClaimDone:
+		produced, err := kept(claim)
+		if err != nil {
+			return nil, err
+		}
 		d.Metrics.duplicate(handler)
 		if rec := recordFrom(ctx); rec != nil {
 			rec.outcome = outcomeDuplicate
 		}
-		d.Logger.DebugContext(ctx, "duplicate not run again", "handler", handler, "message_id", id)
-		return nil, nil
+		d.Logger.DebugContext(ctx, "duplicate not run again", "handler", handler, "message_id", id, "published_again", len(produced))
+		return produced, nil
 	case ClaimBusy:
 		delay := busyDelay
 		if claim.RetryAfter > 0 {
@@ -200,7 +135,7 @@ func (d *dedup) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		}
 		return nil, deferred(msg, Defer(fmt.Errorf("%w: %s", ErrBusy, id), delay+jitter(delay/4)), handler, d.Metrics)
 	}
-	return d.run(next, msg, ctx, handler, claim, time.Now().Add(lease))
+	return d.run(next, msg, ctx, handler, id, claim, time.Now().Add(lease))
 }
 
 // claimFailed tells a store that is down from a delivery that is at its end.
@@ -216,7 +151,7 @@ func (d *dedup) claimFailed(ctx context.Context, id string, err error) error {
 }
 
 func (d *dedup) run(next message.HandlerFunc, msg *message.Message, ctx context.Context,
-	handler string, claim Claim, leaseEnd time.Time,
+	handler, id string, claim Claim, leaseEnd time.Time,
 ) (produced []*message.Message, err error) {
 	keep := false
 	defer func() {
@@ -231,27 +166,37 @@ func (d *dedup) run(next message.HandlerFunc, msg *message.Message, ctx context.
 	}
 	keep = true
 	if len(produced) == 0 {
-		d.commit(ctx, handler, claim)
+		d.commit(ctx, handler, claim, nil)
 		return nil, nil
+	}
+	var result []byte
+	if d.KeepResult {
+		var committed bool
+		if committed, result, err = d.keepResult(ctx, msg, handler, id, claim, produced); err != nil {
+			return nil, err
+		}
+		if committed {
+			return produced, nil
+		}
 	}
 	done := make(chan struct{})
 	d.settling.Store(claim.Key, done)
 	go func() {
 		defer close(done)
 		defer d.settling.CompareAndDelete(claim.Key, done)
-		d.commitOnAck(ctx, msg, handler, claim, time.Until(leaseEnd))
+		d.commitOnAck(ctx, msg, handler, claim, result, time.Until(leaseEnd))
 	}()
 	return produced, nil
 }
 
 // commitOnAck waits for the router's word. A message that is never settled
 // leaves its claim to the lease.
-func (d *dedup) commitOnAck(ctx context.Context, msg *message.Message, handler string, claim Claim, lease time.Duration) {
+func (d *dedup) commitOnAck(ctx context.Context, msg *message.Message, handler string, claim Claim, result []byte, lease time.Duration) {
 	timer := time.NewTimer(lease)
 	defer timer.Stop()
 	select {
 	case <-msg.Acked():
-		d.commit(ctx, handler, claim)
+		d.commit(ctx, handler, claim, result)
 	case <-msg.Nacked():
 		d.release(ctx, handler, claim)
 	case <-timer.C:
@@ -261,16 +206,25 @@ func (d *dedup) commitOnAck(ctx context.Context, msg *message.Message, handler s
 // commit records the success. The handler's effects are done, so a commit that
 // fails for good does not fail the message: running it again would repeat them
 // for certain, while a forgotten key repeats them only if another copy comes.
-func (d *dedup) commit(ctx context.Context, handler string, claim Claim) {
-	err := d.try(ctx, func(ctx context.Context) error { return d.Store.Commit(ctx, claim, d.Retention) })
+func (d *dedup) commit(ctx context.Context, handler string, claim Claim, result []byte) {
+	err := d.try(ctx, func(ctx context.Context) error {
+		if store, ok := d.Store.(ResultStore); ok && len(result) > 0 {
+			return store.CommitResult(ctx, claim, d.Retention, result)
+		}
+		return d.Store.Commit(ctx, claim, d.Retention)
+	})
 	switch {
 	case errors.Is(err, ErrClaimLost):
-		d.Logger.WarnContext(ctx, "handler outlived its claim; another worker may have run it too",
-			"handler", handler, "key", claim.Key, "lease", d.Lease)
+		d.outlived(ctx, handler, claim)
 	case err != nil:
 		d.Logger.ErrorContext(ctx, "handled message not recorded; a copy of it would run again",
 			"handler", handler, "key", claim.Key, "error", err)
 	}
+}
+
+func (d *dedup) outlived(ctx context.Context, handler string, claim Claim) {
+	d.Logger.WarnContext(ctx, "handler outlived its claim; another worker may have run it too",
+		"handler", handler, "key", claim.Key, "lease", d.Lease)
 }
 
 func (d *dedup) release(ctx context.Context, handler string, claim Claim) {
@@ -293,7 +247,7 @@ func (d *dedup) try(ctx context.Context, f func(context.Context) error) error {
 	backoff := Backoff{Base: 20 * time.Millisecond, Cap: time.Second}
 	for n := 1; ; n++ {
 		err := f(ctx)
-		if err == nil || errors.Is(err, ErrClaimLost) || wait(ctx, nil, backoff.Delay(n)) != nil {
+		if err == nil || errors.Is(err, ErrClaimLost) || errors.Is(err, ErrResultTooLarge) || wait(ctx, nil, backoff.Delay(n)) != nil {
 			return err
 		}
 	}

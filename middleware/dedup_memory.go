@@ -8,14 +8,21 @@ import (
 	"time"
 )
 
-// DefaultMemoryDedupKeys is how many handled keys a MemoryDedup remembers.
-const DefaultMemoryDedupKeys = 100_000
+// Defaults of MemoryDedupConfig.
+const (
+	DefaultMemoryDedupKeys    = 100_000
+	DefaultMemoryDedupResults = 64 << 20
+)
 
 // MemoryDedupConfig configures a MemoryDedup. Its zero value works.
 type MemoryDedupConfig struct {
 	// MaxKeys bounds how many handled keys are remembered; the oldest go first.
 	// Default 100,000, about 20 MB.
 	MaxKeys int
+	// MaxResults bounds the bytes of the results that are kept, of all keys
+	// together; the oldest keys go first, with their results. Default 64 MiB, at
+	// least MaxResultBytes.
+	MaxResults int
 	// Clock defaults to time.Now.
 	Clock func() time.Time
 }
@@ -25,13 +32,17 @@ func (c MemoryDedupConfig) WithDefaults() MemoryDedupConfig {
 	if c.MaxKeys <= 0 {
 		c.MaxKeys = DefaultMemoryDedupKeys
 	}
+	if c.MaxResults <= 0 {
+		c.MaxResults = DefaultMemoryDedupResults
+	}
+	c.MaxResults = max(c.MaxResults, MaxResultBytes)
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
 	return c
 }
 
-// MemoryDedup is a DedupStore for one process, and only for it: replicas don't
+// MemoryDedup is a ResultStore for one process, and only for it: replicas don't
 // see each other's keys and a restart forgets them. It is bounded, its keys
 // expire, it starts no goroutine and its methods never block.
 type MemoryDedup struct {
@@ -43,13 +54,17 @@ type MemoryDedup struct {
 	done  []doneKey // a ring, in the order of commits
 	head  int
 	count int
+	kept  int // bytes of results
 }
+
+var _ ResultStore = (*MemoryDedup)(nil)
 
 // memoryKey is a claim (done false, expires with its lease) or a handled key.
 type memoryKey struct {
 	token   uint64
 	expires int64 // unix nanoseconds
 	done    bool
+	result  string
 }
 
 type doneKey struct {
@@ -78,17 +93,25 @@ func (s *MemoryDedup) Claim(ctx context.Context, key string, lease time.Duration
 	defer s.mu.Unlock()
 	if k, ok := s.keys[key]; ok && k.expires > now {
 		if k.done {
-			return Claim{Key: key, State: ClaimDone}, nil
+			return Claim{Key: key, State: ClaimDone, Result: []byte(k.result)}, nil
 		}
 		return Claim{Key: key, State: ClaimBusy, RetryAfter: time.Duration(k.expires - now)}, nil
 	}
 	s.token++
-	s.keys[key] = memoryKey{token: s.token, expires: now + int64(lease)}
+	s.put(key, memoryKey{token: s.token, expires: now + int64(lease)})
 	return Claim{Key: key, Token: strconv.FormatUint(s.token, 36), State: ClaimAcquired}, nil
 }
 
 // Commit is DedupStore.Commit.
 func (s *MemoryDedup) Commit(ctx context.Context, c Claim, retention time.Duration) error {
+	return s.CommitResult(ctx, c, retention, nil)
+}
+
+// CommitResult is ResultStore.CommitResult.
+func (s *MemoryDedup) CommitResult(ctx context.Context, c Claim, retention time.Duration, result []byte) error {
+	if err := CheckResult(result); err != nil {
+		return fmt.Errorf("middleware: commit the claim on %q: %w", c.Key, err)
+	}
 	if retention <= 0 {
 		return fmt.Errorf("middleware: the retention of a dedup key is %s: it must be positive", retention)
 	}
@@ -105,8 +128,8 @@ func (s *MemoryDedup) Commit(ctx context.Context, c Claim, retention time.Durati
 	if k.done {
 		return nil
 	}
-	s.keys[c.Key] = memoryKey{token: k.token, expires: now + int64(retention), done: true}
-	s.forget(now)
+	s.forget(now, len(result))
+	s.put(c.Key, memoryKey{token: k.token, expires: now + int64(retention), done: true, result: string(result)})
 	s.push(doneKey{key: c.Key, token: k.token})
 	return nil
 }
@@ -121,7 +144,7 @@ func (s *MemoryDedup) Release(ctx context.Context, c Claim) error {
 	if k, ok := s.owned(c); !ok || k.done {
 		return ErrClaimLost
 	}
-	delete(s.keys, c.Key)
+	s.drop(c.Key)
 	return nil
 }
 
@@ -144,18 +167,28 @@ func (s *MemoryDedup) owned(c Claim) (memoryKey, bool) {
 	return k, err == nil && k.token == token
 }
 
-// forget makes room for one more handled key, and clears those at the head that
-// have expired.
-func (s *MemoryDedup) forget(now int64) {
+func (s *MemoryDedup) put(key string, k memoryKey) {
+	s.kept += len(k.result) - len(s.keys[key].result)
+	s.keys[key] = k
+}
+
+func (s *MemoryDedup) drop(key string) {
+	s.kept -= len(s.keys[key].result)
+	delete(s.keys, key)
+}
+
+// forget makes room for one more handled key with a result of that size, and
+// clears those at the head that have expired.
+func (s *MemoryDedup) forget(now int64, result int) {
 	for s.count > 0 {
 		oldest := s.done[s.head]
 		k, ok := s.keys[oldest.key]
 		current := ok && k.done && k.token == oldest.token
-		if current && k.expires > now && s.count < s.cfg.MaxKeys {
+		if current && k.expires > now && s.count < s.cfg.MaxKeys && s.kept+result <= s.cfg.MaxResults {
 			return
 		}
 		if current {
-			delete(s.keys, oldest.key)
+			s.drop(oldest.key)
 		}
 		s.done[s.head] = doneKey{}
 		s.head = (s.head + 1) % len(s.done)

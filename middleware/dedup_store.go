@@ -31,11 +31,22 @@ type Claim struct {
 	// RetryAfter is, for ClaimBusy, how long the other's lease still runs; 0 if
 	// unknown.
 	RetryAfter time.Duration
+	// Result is, for ClaimDone, what CommitResult kept with the mark; empty when
+	// the key was committed without a result.
+	Result []byte
 }
 
 // ErrClaimLost is returned by Commit and Release, wrapped or not, when the claim
 // is no longer the caller's: its lease ended and another took the key.
 var ErrClaimLost = errors.New("claim lost: its lease ended and another holder took the key")
+
+// ErrResultTooLarge is returned by CommitResult, wrapped or not, for a result that
+// the store can't keep. The claim is still the caller's.
+var ErrResultTooLarge = errors.New("result too large for the dedup store")
+
+// MaxResultBytes is the largest result that a ResultStore takes: DynamoDB, which
+// takes the least, holds items of 400 KB.
+const MaxResultBytes = 256 << 10
 
 // MaxDedupKeyBytes is the longest key that a DedupStore takes.
 const MaxDedupKeyBytes = 512
@@ -58,6 +69,27 @@ type DedupStore interface {
 	// Release gives an acquired claim back, so that the next Claim acquires. A
 	// claim that is gone is no error or ErrClaimLost, and nothing changes.
 	Release(ctx context.Context, c Claim) error
+}
+
+// ResultStore is a DedupStore that keeps a result with the mark of a handled
+// message, so that a copy of the message gets it back: DedupConfig.KeepResult
+// needs one.
+type ResultStore interface {
+	DedupStore
+	// CommitResult is Commit which keeps result, opaque bytes, for as long as the
+	// mark: a Claim that finds the key done has both or neither. Above
+	// MaxResultBytes it returns ErrResultTooLarge and changes nothing. The same
+	// claim may be committed again with the same result. An empty result is none.
+	CommitResult(ctx context.Context, c Claim, retention time.Duration, result []byte) error
+}
+
+// CheckResult returns an ErrResultTooLarge, with both sizes, for a result that a
+// ResultStore does not take.
+func CheckResult(result []byte) error {
+	if len(result) > MaxResultBytes {
+		return fmt.Errorf("%w: it has %d bytes, and %d are taken", ErrResultTooLarge, len(result), MaxResultBytes)
+	}
+	return nil
 }
 
 // CheckDedupKey returns an error that says why key is none that a DedupStore

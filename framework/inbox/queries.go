@@ -15,9 +15,10 @@ type querySet struct {
 	// row comes back when the claim is the caller's, else look tells.
 	claim   string
 	returns bool
-	// look takes $1 key: token, done, and microseconds until it expires.
+	// look takes $1 key: token, done, microseconds until it expires, and the result.
 	look string
-	// commit takes $1 retention in microseconds, $2 key, $3 token.
+	// commit takes $1 a result or NULL, $2 retention in microseconds, $3 key, $4
+	// token.
 	commit string
 	// release takes $1 key, $2 token.
 	release string
@@ -43,12 +44,12 @@ func claims(now string) querySet {
 		// One statement, so that of callers that race exactly one has the row: the
 		// others wait for its lock and then see that it has not expired.
 		claim: `INSERT INTO headrace_dedup (key, token, done, expires_at) VALUES ($1, $2, FALSE, ` + now + ` + $3)
-ON CONFLICT (key) DO UPDATE SET token = excluded.token, done = FALSE, expires_at = ` + now + ` + $3
+ON CONFLICT (key) DO UPDATE SET token = excluded.token, done = FALSE, result = NULL, expires_at = ` + now + ` + $3
 WHERE headrace_dedup.expires_at <= ` + now + `
 RETURNING key`,
 		returns: true,
-		look:    `SELECT token, done, expires_at - ` + now + ` FROM headrace_dedup WHERE key = $1`,
-		commit:  `UPDATE headrace_dedup SET done = TRUE, expires_at = ` + now + ` + $1 WHERE key = $2 AND token = $3`,
+		look:    `SELECT token, done, expires_at - ` + now + `, result FROM headrace_dedup WHERE key = $1`,
+		commit:  `UPDATE headrace_dedup SET done = TRUE, result = COALESCE($1, result), expires_at = ` + now + ` + $2 WHERE key = $3 AND token = $4`,
 		release: `DELETE FROM headrace_dedup WHERE key = $1 AND token = $2 AND NOT done`,
 	}
 }
@@ -71,9 +72,10 @@ SELECT ctid FROM headrace_dedup WHERE expires_at < ` + postgresNow + ` ORDER BY 
 		claim: "INSERT INTO headrace_dedup (`key`, token, done, expires_at) VALUES (?, ?, FALSE, " + mysqlNow + ` + ?)
 ON DUPLICATE KEY UPDATE token = IF(expires_at <= ` + mysqlNow + `, VALUES(token), token),
  done = IF(expires_at <= ` + mysqlNow + `, FALSE, done),
+ result = IF(expires_at <= ` + mysqlNow + `, NULL, result),
  expires_at = IF(expires_at <= ` + mysqlNow + `, VALUES(expires_at), expires_at)`,
-		look:       "SELECT token, done, expires_at - " + mysqlNow + " FROM headrace_dedup WHERE `key` = ?",
-		commit:     "UPDATE headrace_dedup SET done = TRUE, expires_at = " + mysqlNow + " + ? WHERE `key` = ? AND token = ?",
+		look:       "SELECT token, done, expires_at - " + mysqlNow + ", result FROM headrace_dedup WHERE `key` = ?",
+		commit:     "UPDATE headrace_dedup SET done = TRUE, result = COALESCE(?, result), expires_at = " + mysqlNow + " + ? WHERE `key` = ? AND token = ?",
 		release:    "DELETE FROM headrace_dedup WHERE `key` = ? AND token = ? AND NOT done",
 		purgeInbox: `DELETE FROM headrace_inbox WHERE processed_at < ` + mysqlNow + ` - ? ORDER BY processed_at LIMIT ?`,
 		purgeDedup: `DELETE FROM headrace_dedup WHERE expires_at < ` + mysqlNow + ` ORDER BY expires_at LIMIT ?`,

@@ -13,7 +13,7 @@ import (
 	"github.com/headrace-go/headrace/middleware"
 )
 
-// SQLStore is a middleware.DedupStore in the table headrace_dedup. A claim is a
+// SQLStore is a middleware.ResultStore in the table headrace_dedup. A claim is a
 // lease by the database's clock, so workers whose clocks differ never both hold
 // a key; a claim whose worker died frees itself when the lease ends. It is safe
 // for concurrent use by any number of processes.
@@ -23,7 +23,7 @@ type SQLStore struct {
 	q    querySet
 }
 
-var _ middleware.DedupStore = (*SQLStore)(nil)
+var _ middleware.ResultStore = (*SQLStore)(nil)
 
 // NewSQLStore makes a store on db, which must have the tables of package schema.
 func NewSQLStore(db *sql.DB, d sqltx.Dialect) (*SQLStore, error) {
@@ -63,17 +63,18 @@ func (s *SQLStore) Claim(ctx context.Context, key string, lease time.Duration) (
 		var token string
 		var done bool
 		var left int64
-		err := tx.QueryRowContext(ctx, s.q.look, key).Scan(&token, &done, &left)
+		var result []byte
+		err := tx.QueryRowContext(ctx, s.q.look, key).Scan(&token, &done, &left, &result)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // given back in between
-			c.State, c.RetryAfter = middleware.ClaimBusy, 0
+			c.State, c.RetryAfter, c.Result = middleware.ClaimBusy, 0, nil
 			return nil
 		case err != nil:
 			return err
 		case token == c.Token:
 			c.State = middleware.ClaimAcquired
 		case done:
-			c.State = middleware.ClaimDone
+			c.State, c.Result = middleware.ClaimDone, result
 		default:
 			c.State, c.RetryAfter = middleware.ClaimBusy, max(time.Duration(left)*time.Microsecond, 0)
 		}
@@ -90,10 +91,26 @@ func (s *SQLStore) Claim(ctx context.Context, key string, lease time.Duration) (
 
 // Commit turns an acquired claim into a done key for the retention.
 func (s *SQLStore) Commit(ctx context.Context, c middleware.Claim, retention time.Duration) error {
+	return s.commit(ctx, c, retention, nil)
+}
+
+// CommitResult is Commit which keeps result with the mark.
+func (s *SQLStore) CommitResult(ctx context.Context, c middleware.Claim, retention time.Duration, result []byte) error {
+	if err := middleware.CheckResult(result); err != nil {
+		return fmt.Errorf("inbox: commit the claim on %q: %w", c.Key, err)
+	}
+	if len(result) == 0 {
+		return s.commit(ctx, c, retention, nil)
+	}
+	return s.commit(ctx, c, retention, result)
+}
+
+// commit takes a result or nil, which SQL calls NULL.
+func (s *SQLStore) commit(ctx context.Context, c middleware.Claim, retention time.Duration, result any) error {
 	if retention <= 0 {
 		return fmt.Errorf("inbox: the retention of a dedup key is %s: it must be positive", retention)
 	}
-	n, err := s.exec(ctx, s.q.commit, retention.Microseconds(), c.Key, c.Token)
+	n, err := s.exec(ctx, s.q.commit, result, retention.Microseconds(), c.Key, c.Token)
 	if err != nil {
 		return fmt.Errorf("inbox: commit the claim on %q: %w", c.Key, err)
 	}

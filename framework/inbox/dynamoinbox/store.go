@@ -21,6 +21,7 @@ const (
 	attrToken   = "token"      // S, who holds or held the claim
 	attrDone    = "done"       // BOOL
 	attrExpires = "expires_at" // N, unix milliseconds: the lease's end, or the mark's
+	attrResult  = "result"     // B, kept with a mark
 	attrTTL     = "ttl"        // N, unix seconds: when DynamoDB may remove the item
 )
 
@@ -28,14 +29,14 @@ const (
 // its clock may be ahead of the worker's.
 const ttlSlack = time.Hour
 
-// Store is a middleware.DedupStore in DynamoDB. It is safe for concurrent use by
+// Store is a middleware.ResultStore in DynamoDB. It is safe for concurrent use by
 // any number of processes.
 type Store struct {
 	cfg      Config
 	ttlSlack time.Duration
 }
 
-var _ middleware.DedupStore = (*Store)(nil)
+var _ middleware.ResultStore = (*Store)(nil)
 
 // Open makes a Store on a table that it looks at, or creates, as cfg.Topology
 // says. The error names the table and what to do.
@@ -98,7 +99,7 @@ func (s *Store) Claim(ctx context.Context, key string, lease time.Duration) (mid
 	case text(item[attrToken]) == token: // the answer to an earlier try was lost
 		return s.acquired(key, token, expires)
 	case flag(item[attrDone]):
-		return middleware.Claim{Key: key, State: middleware.ClaimDone}, nil
+		return middleware.Claim{Key: key, State: middleware.ClaimDone, Result: bytesOf(item[attrResult])}, nil
 	}
 	left := time.UnixMilli(number(item[attrExpires])).Add(s.cfg.MaxSkew).Sub(s.cfg.Clock())
 	return middleware.Claim{Key: key, State: middleware.ClaimBusy, RetryAfter: max(left, 0)}, nil
@@ -115,11 +116,20 @@ func (s *Store) acquired(key, token string, expires int64) (middleware.Claim, er
 
 // Commit turns an acquired claim into a done key for the retention.
 func (s *Store) Commit(ctx context.Context, c middleware.Claim, retention time.Duration) error {
+	return s.CommitResult(ctx, c, retention, nil)
+}
+
+// CommitResult is Commit which keeps result with the mark. A write costs a unit
+// for each kilobyte of it.
+func (s *Store) CommitResult(ctx context.Context, c middleware.Claim, retention time.Duration, result []byte) error {
+	if err := middleware.CheckResult(result); err != nil {
+		return fmt.Errorf("dynamoinbox: commit the claim on %q: %w", c.Key, err)
+	}
 	if retention <= 0 {
 		return fmt.Errorf("dynamoinbox: the retention of a dedup key is %s: it must be positive", retention)
 	}
 	expires := ends(s.cfg.Clock(), retention)
-	_, err := s.cfg.Client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+	in := &dynamodb.UpdateItemInput{
 		TableName:                &s.cfg.Table,
 		Key:                      map[string]types.AttributeValue{attrKey: str(c.Key)},
 		UpdateExpression:         aws.String("SET #done = :done, #expires = :expires, #ttl = :ttl"),
@@ -131,8 +141,13 @@ func (s *Store) Commit(ctx context.Context, c middleware.Claim, retention time.D
 			":ttl":     num(s.ttl(expires)),
 			":token":   str(c.Token),
 		},
-	})
-	if err != nil {
+	}
+	if len(result) > 0 {
+		*in.UpdateExpression += ", #result = :result"
+		in.ExpressionAttributeNames["#result"] = attrResult
+		in.ExpressionAttributeValues[":result"] = &types.AttributeValueMemberB{Value: result}
+	}
+	if _, err := s.cfg.Client.UpdateItem(ctx, in); err != nil {
 		return s.failed("commit the claim on", c.Key, lost(err))
 	}
 	return nil
@@ -202,6 +217,13 @@ func text(v types.AttributeValue) string {
 func flag(v types.AttributeValue) bool {
 	b, ok := v.(*types.AttributeValueMemberBOOL)
 	return ok && b.Value
+}
+
+func bytesOf(v types.AttributeValue) []byte {
+	if b, ok := v.(*types.AttributeValueMemberB); ok {
+		return b.Value
+	}
+	return nil
 }
 
 func number(v types.AttributeValue) int64 {

@@ -179,10 +179,21 @@ func keyOf(i item) (string, error) {
 	return k.Value, nil
 }
 
+// copied shares no bytes with i, as what came over a network.
+func copied(i item) item {
+	out := maps.Clone(i)
+	for name, v := range out {
+		if b, ok := v.(*types.AttributeValueMemberB); ok {
+			out[name] = &types.AttributeValueMemberB{Value: slices.Clone(b.Value)}
+		}
+	}
+	return out
+}
+
 func failedCondition(old item, give types.ReturnValuesOnConditionCheckFailure) error {
 	e := &types.ConditionalCheckFailedException{Message: aws.String("The conditional request failed")}
 	if give == types.ReturnValuesOnConditionCheckFailureAllOld {
-		e.Item = maps.Clone(old)
+		e.Item = copied(old)
 	}
 	return e
 }
@@ -217,7 +228,7 @@ func (s *stub) PutItem(ctx context.Context, in *dynamodb.PutItemInput, _ ...func
 	if _, err := size(in.Item); err != nil {
 		return nil, err
 	}
-	s.items[k] = maps.Clone(in.Item)
+	s.items[k] = copied(in.Item)
 	return &dynamodb.PutItemOutput{}, s.answer("PutItem")
 }
 
@@ -232,8 +243,7 @@ func (s *stub) UpdateItem(ctx context.Context, in *dynamodb.UpdateItemInput, _ .
 		return nil, err
 	}
 	updated := maps.Clone(old)
-	sets, removes, _ := strings.Cut(aws.ToString(in.UpdateExpression), " REMOVE ")
-	sets, ok := strings.CutPrefix(sets, "SET ")
+	sets, ok := strings.CutPrefix(aws.ToString(in.UpdateExpression), "SET ")
 	if !ok {
 		return nil, invalid("Invalid UpdateExpression: %s", aws.ToString(in.UpdateExpression))
 	}
@@ -244,13 +254,10 @@ func (s *stub) UpdateItem(ctx context.Context, in *dynamodb.UpdateItemInput, _ .
 		}
 		updated[in.ExpressionAttributeNames[m[1]]] = in.ExpressionAttributeValues[m[2]]
 	}
-	if removes != "" {
-		delete(updated, in.ExpressionAttributeNames[removes])
-	}
 	if _, err := size(updated); err != nil {
 		return nil, err
 	}
-	s.items[k] = updated
+	s.items[k] = copied(updated)
 	return &dynamodb.UpdateItemOutput{}, s.answer("UpdateItem")
 }
 
@@ -281,5 +288,5 @@ func (s *stub) GetItem(ctx context.Context, in *dynamodb.GetItemInput, _ ...func
 	if !aws.ToBool(in.ConsistentRead) {
 		return nil, errors.New("an eventually consistent read may not see the last write")
 	}
-	return &dynamodb.GetItemOutput{Item: maps.Clone(s.items[k])}, nil
+	return &dynamodb.GetItemOutput{Item: copied(s.items[k])}, nil
 }

@@ -1,11 +1,12 @@
 // Package inboxtest tests a middleware.DedupStore for what its interface
-// promises. A store of your own is sound when Run passes on real storage, also
-// with the race detector.
+// promises, and for results where it is a middleware.ResultStore. A store of your
+// own is sound when Run passes on real storage, also with the race detector.
 package inboxtest
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,8 +72,14 @@ func Run(t *testing.T, h Harness) {
 		{"durations", s.durations},
 		{"an ended context changes nothing", s.contexts},
 		{"clean-up", s.cleanUp},
+		{"a result is kept with its mark", s.results},
+		{"a result ends with its mark", s.resultEnds},
+		{"a mark and its result are one", s.resultAtOnce},
 	} {
 		if part.name == "clean-up" && h.Holds == nil {
+			continue
+		}
+		if _, keeps := h.First.(middleware.ResultStore); !keeps && strings.Contains(part.name, "result") {
 			continue
 		}
 		t.Run(part.name, part.test)

@@ -26,8 +26,11 @@ type step struct {
 	millis     int64
 }
 
-// found is what a script says of one key: a state, and a number.
-type found struct{ state, millis int64 }
+// found is what a script says of one key: a state, and a number or a result.
+type found struct {
+	state, millis int64
+	result        string
+}
 
 // trips run a script on the keys of all who call at the same time.
 type trips struct {
@@ -88,7 +91,8 @@ func arguments(steps []step) (keys []string, args []any) {
 	return keys, args
 }
 
-// read takes the answers of one command: a state and a number for each key, or
+// read takes the answers of one command: a state and a number or a result for each
+// key, or
 // the text of the error that one key met.
 func read(cmd *redis.Cmd, answers []combine.Answer[found]) {
 	pairs, err := cmd.Slice()
@@ -106,5 +110,6 @@ func read(cmd *redis.Cmd, answers []combine.Answer[found]) {
 		}
 		a.Value.state, _ = pairs[2*i].(int64)
 		a.Value.millis, _ = pairs[2*i+1].(int64)
+		a.Value.result, _ = pairs[2*i+1].(string)
 	}
 }

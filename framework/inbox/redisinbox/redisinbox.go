@@ -49,14 +49,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Store is a middleware.DedupStore in Redis. It is safe for concurrent use by
+// Store is a middleware.ResultStore in Redis. It is safe for concurrent use by
 // any number of processes.
 type Store struct {
 	cfg             Config
 	claims, commits *trips
 }
 
-var _ middleware.DedupStore = (*Store)(nil)
+var _ middleware.ResultStore = (*Store)(nil)
 
 // New makes a Store. It does not connect.
 func New(cfg Config) (*Store, error) {
@@ -69,8 +69,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// A value is "c:<token>" while claimed and "d:<token>" once done. Claim and commit
-// take many keys; what fails on one of them, such as a foreign value, fails no
+// A value is "c:<token>" while claimed and "d:<token>" once done, or
+// "d:<token>:<result>". Claim and commit take many keys; what fails on one of them, such as a foreign value, fails no
 // other. What a client sent twice finds its own token.
 var (
 	claim = redis.NewScript(`
@@ -83,6 +83,8 @@ for i, key in ipairs(KEYS) do
     a = v.err
   elseif v and string.sub(v, 1, 2) == 'd:' then
     a = 1
+    local at = string.find(v, ':', 3, true)
+    if at then b = string.sub(v, at + 1) end
   elseif not v or v == mine then
     local ok = redis.pcall('SET', key, mine, 'PX', ARGV[2*i])
     a = ok.err or 0
@@ -107,6 +109,14 @@ for i, key in ipairs(KEYS) do
   out[2*i-1], out[2*i] = a, 0
 end
 return out`)
+	commitResult = redis.NewScript(`
+local v = redis.call('GET', KEYS[1])
+local kept = 'd:' .. ARGV[1] .. ':' .. ARGV[3]
+if v == 'c:' .. ARGV[1] or v == kept then
+  redis.call('SET', KEYS[1], kept, 'PX', ARGV[2])
+  return 1
+end
+return 0`)
 	release = redis.NewScript(`
 if redis.call('GET', KEYS[1]) == 'c:' .. ARGV[1] then
   return redis.call('DEL', KEYS[1])
@@ -132,7 +142,7 @@ func (s *Store) Claim(ctx context.Context, key string, lease time.Duration) (mid
 	case 0:
 		return middleware.Claim{Key: key, Token: token, State: middleware.ClaimAcquired}, nil
 	case 1:
-		return middleware.Claim{Key: key, State: middleware.ClaimDone}, nil
+		return middleware.Claim{Key: key, State: middleware.ClaimDone, Result: []byte(answer.result)}, nil
 	default:
 		return middleware.Claim{Key: key, State: middleware.ClaimBusy, RetryAfter: time.Duration(max(answer.millis, 0)) * time.Millisecond}, nil
 	}
@@ -159,6 +169,28 @@ func (s *Store) Commit(ctx context.Context, c middleware.Claim, retention time.D
 		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, err)
 	}
 	if answer.state == 0 {
+		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, middleware.ErrClaimLost)
+	}
+	return nil
+}
+
+// CommitResult is Commit which keeps result with the mark, in a round trip of its
+// own.
+func (s *Store) CommitResult(ctx context.Context, c middleware.Claim, retention time.Duration, result []byte) error {
+	if len(result) == 0 {
+		return s.Commit(ctx, c, retention)
+	}
+	if err := middleware.CheckResult(result); err != nil {
+		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, err)
+	}
+	if retention <= 0 {
+		return fmt.Errorf("redisinbox: the retention of a dedup key is %s: it must be positive", retention)
+	}
+	n, err := commitResult.Run(ctx, s.cfg.Client, []string{s.cfg.Prefix + c.Key}, c.Token, millis(retention), result).Int()
+	if err != nil {
+		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, err)
+	}
+	if n == 0 {
 		return fmt.Errorf("redisinbox: commit the claim on %q: %w", c.Key, middleware.ErrClaimLost)
 	}
 	return nil
