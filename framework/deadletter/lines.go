@@ -22,8 +22,8 @@ type spot struct {
 // those that hold up the key. A letter's position says nothing about that, since
 // one that failed again lies at the end.
 type lines struct {
-	spots map[string][]spot // by key, of letters that were not dealt with yet
-	kept  map[string][]Letter
+	spots map[string][]spot   // by key, of letters that were not dealt with yet
+	kept  map[string][]Letter // by key, the lowest place first
 	count int
 	bytes int
 }
@@ -79,39 +79,44 @@ func (n *lines) done(l Letter) {
 	}
 }
 
-// keep holds a letter that came too early, where there is room.
+// keep holds a letter that came too early, where there is room. Of one key the
+// lowest places are kept, so that few passes do.
 func (n *lines) keep(l Letter) {
-	size := len(l.Message.Payload)
-	if n.count >= maxKept || n.bytes+size > maxKeptBytes {
+	kept := n.kept[l.Key]
+	if last := len(kept) - 1; n.full(l) && last >= 0 && kept[last].ParkSeq > l.ParkSeq {
+		n.take(l.Key, last)
+		kept = n.kept[l.Key]
+	}
+	if n.full(l) {
 		return
 	}
-	n.kept[l.Key] = append(n.kept[l.Key], l)
+	at, _ := slices.BinarySearchFunc(kept, l, func(a, b Letter) int { return cmp.Compare(a.ParkSeq, b.ParkSeq) })
+	n.kept[l.Key] = slices.Insert(kept, at, l)
 	n.count++
-	n.bytes += size
+	n.bytes += len(l.Message.Payload)
+}
+
+func (n *lines) full(l Letter) bool {
+	return n.count >= maxKept || n.bytes+len(l.Message.Payload) > maxKeptBytes
 }
 
 // next takes out the kept letter of the key whose turn it is; nil without one.
 func (n *lines) next(key string) *Letter {
-	kept := n.kept[key]
-	if len(kept) == 0 {
+	if kept := n.kept[key]; len(kept) == 0 || n.early(kept[0]) {
 		return nil
 	}
-	i := 0
-	for j := range kept {
-		if kept[j].ParkSeq < kept[i].ParkSeq {
-			i = j
-		}
-	}
-	l := kept[i]
-	if n.early(l) {
-		return nil
-	}
-	if n.kept[key] = slices.Delete(kept, i, i+1); len(n.kept[key]) == 0 {
+	l := n.take(key, 0)
+	return &l
+}
+
+func (n *lines) take(key string, i int) Letter {
+	l := n.kept[key][i]
+	if n.kept[key] = slices.Delete(n.kept[key], i, i+1); len(n.kept[key]) == 0 {
 		delete(n.kept, key)
 	}
 	n.count--
 	n.bytes -= len(l.Message.Payload)
-	return &l
+	return l
 }
 
 // forget drops what is kept.
