@@ -40,8 +40,8 @@ func newAppMetrics(reg prometheus.Registerer, service string) (*appMetrics, erro
 		pending:        gauge("headrace_consumer_pending", "Messages that were fetched and are not settled."),
 		oldest:         gauge("headrace_consumer_oldest_age_seconds", "Age of the oldest message that is not settled."),
 		deadLetters:    gauge("headrace_dlq_depth", "Messages in the group's dead-letter topic."),
-		parkedMessages: gauge("headrace_parked_messages", "Messages that failed or wait behind one that did, by which their keys are held up; of handlers with ParkKey."),
-		parkedKeys:     gauge("headrace_parked_keys", "Keys that are held up; of handlers with ParkKey."),
+		parkedMessages: gauge("headrace_parked_messages", "Messages that failed or wait behind one that did, by which their keys are held up; 0 without ParkKey."),
+		parkedKeys:     gauge("headrace_parked_keys", "Keys that are held up; 0 without ParkKey."),
 		statsErrors:    counter("headrace_stats_errors_total", "Failed reads of a group's backlog from the broker."),
 		malformed:      counter("headrace_malformed_total", "Broker entries that were no message, sent to the dead letters."),
 		jobFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -106,16 +106,22 @@ func (a *App) readStats(ctx context.Context, h *handler) {
 			a.stats.deadLetters.WithLabelValues(h.name, h.group).Set(float64(depth))
 		}
 	}
-	if h.parked != nil {
-		messages, keys, parkErr := h.parked.Count(ctx)
-		if parkErr == nil {
-			a.stats.parkedMessages.WithLabelValues(h.name, h.group).Set(float64(messages))
-			a.stats.parkedKeys.WithLabelValues(h.name, h.group).Set(float64(keys))
-		}
-		err = errors.Join(err, parkErr)
-	}
+	err = errors.Join(err, a.readParked(ctx, h))
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.stats.statsErrors.WithLabelValues(h.name).Inc()
 		a.logger.WarnContext(ctx, "backlog not read", "handler", h.name, "error", err)
 	}
+}
+
+func (a *App) readParked(ctx context.Context, h *handler) error {
+	var messages, keys int64
+	if h.parked != nil {
+		var err error
+		if messages, keys, err = h.parked.Count(ctx); err != nil {
+			return err
+		}
+	}
+	a.stats.parkedMessages.WithLabelValues(h.name, h.group).Set(float64(messages))
+	a.stats.parkedKeys.WithLabelValues(h.name, h.group).Set(float64(keys))
+	return nil
 }

@@ -23,7 +23,10 @@ func (d *dlq) discard() *cobra.Command {
 		Use:   "discard GROUP",
 		Short: "Delete dead letters, once they are in a file",
 		Long: `discard writes the chosen dead letters to a file, in the format of export, and then
-deletes them. ` + "`headrace dlq import`" + ` brings them back.`,
+deletes them. ` + "`headrace dlq import`" + ` brings them back.
+
+Where the handler parks keys, the group is told over its redrive topic, so that those
+which wait behind a discarded message can be replayed; the message is not sent.`,
 		Args: oneGroup(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -66,9 +69,12 @@ deletes them. ` + "`headrace dlq import`" + ` brings them back.`,
 			bar.end()
 			err = errors.Join(err, archive.Close())
 			if d.json {
-				err = errors.Join(err, printJSON(out, map[string]any{"matched": n, "discarded": report.Discarded, "interrupted": report.Interrupted, "archive": path}))
+				err = errors.Join(err, printJSON(out, map[string]any{"matched": n, "discarded": report.Discarded, "released": report.Released, "interrupted": report.Interrupted, "archive": path}))
 			} else {
 				fmt.Fprintf(out, "discarded %d of %s; they are in %s\n", report.Discarded, letters(n), path)
+				if report.Released > 0 {
+					fmt.Fprintf(out, "  %d of them held up their keys: the group was told\n", report.Released)
+				}
 			}
 			switch {
 			case err != nil:

@@ -27,7 +27,9 @@ func (d *dlq) replay() *cobra.Command {
 group reads, with their bytes, ids and metadata, and deletes each once the broker has
 confirmed it. Attempts begin anew; how often a message was replayed is counted, and
 one that was replayed --max-redrives times stays unless --force. Messages of one key
-keep their order: when one stays, the later ones of its key stay too.
+keep their order: when one stays, the later ones of its key stay too. Where the
+handler parks keys, their order is that in which they were parked, wherever they lie;
+what came meanwhile was parked behind them, so replay again until nothing is left.
 
 Ctrl-C ends it after the messages in hand. After that, or after a crash, the same
 command goes on: a journal in .headrace/dlq knows what was published and not yet
@@ -68,7 +70,7 @@ group's inbox takes the second as a duplicate.`,
 	f.Float64Var(&o.Rate, "rate", 0, "replay at most so many a second (0: as fast as it goes)")
 	f.IntVar(&o.MaxRedrives, "max-redrives", deadletter.DefaultMaxRedrives, "refuse what was replayed so often")
 	f.BoolVar(&force, "force", false, "replay whatever was replayed before, however often")
-	f.BoolVar(&o.AnyOrder, "any-order", false, "replay later messages of a key also when an earlier one stays")
+	f.BoolVar(&o.AnyOrder, "any-order", false, "replay later messages of a key also when an earlier one stays (a handler that parks keys sends them back)")
 	f.IntSliceVar(&canary, "canary", nil, "replay so many, wait for their outcome, go on with the next step; stop when one comes back (without a value: 1,10,100)")
 	f.Lookup("canary").NoOptDefVal = "1,10,100"
 	f.BoolVar(&o.Wait, "wait", false, "wait at the end until the group has settled what was replayed, and tell what came back")

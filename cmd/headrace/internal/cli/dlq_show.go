@@ -38,11 +38,17 @@ type shown struct {
 	Attempts       int                `json:"attempts"`
 	Deliveries     int                `json:"deliveries"`
 	Redrives       int                `json:"redrives"`
-	FirstFailedAt  time.Time          `json:"first_failed_at,omitzero"`
-	LastFailedAt   time.Time          `json:"last_failed_at,omitzero"`
-	Fingerprint    string             `json:"fingerprint"`
-	EditedAt       time.Time          `json:"edited_at,omitzero"`
-	EditedBy       string             `json:"edited_by,omitempty"`
+	// ParksKey tells that later messages of the key wait for the letter, ParkSeq is
+	// its place among them, ParkedBehind the first of them.
+	ParksKey       bool      `json:"parks_key,omitempty"`
+	ParkSeq        int64     `json:"park_seq,omitempty"`
+	ParkedBehind   string    `json:"parked_behind,omitempty"`
+	RedrivesParked int       `json:"redrives_parked,omitempty"`
+	FirstFailedAt  time.Time `json:"first_failed_at,omitzero"`
+	LastFailedAt   time.Time `json:"last_failed_at,omitzero"`
+	Fingerprint    string    `json:"fingerprint"`
+	EditedAt       time.Time `json:"edited_at,omitzero"`
+	EditedBy       string    `json:"edited_by,omitempty"`
 	// Metadata is the message's own, without the story.
 	Metadata      map[string]string `json:"metadata"`
 	PayloadBytes  int               `json:"payload_bytes"`
@@ -57,6 +63,7 @@ func show(l deadletter.Letter, payload bool) shown {
 		Reason: l.Reason, Error: l.Error, ErrorChain: l.ErrorChain, Stack: l.Stack,
 		Service: l.Service, Handler: l.Handler, Topic: l.Topic,
 		Attempts: l.Attempts, Deliveries: l.Deliveries, Redrives: l.Redrives,
+		ParksKey: l.ParksKey, ParkSeq: l.ParkSeq, ParkedBehind: l.ParkedBehind, RedrivesParked: l.RedrivesParked,
 		FirstFailedAt: l.FirstFailedAt, LastFailedAt: l.LastFailedAt, Fingerprint: l.Fingerprint,
 		EditedAt: l.EditedAt, EditedBy: l.EditedBy,
 		Metadata: l.Original().Metadata, PayloadBytes: len(l.Message.Payload),
@@ -159,7 +166,15 @@ func tell(w io.Writer, s shown) {
 	row("topic", "%s", s.Topic)
 	row("attempts", "%s", times(s.Attempts))
 	row("deliveries", "%s", times(s.Deliveries))
-	row("redrives", "%d", s.Redrives)
+	redrives := strconv.Itoa(s.Redrives)
+	if s.RedrivesParked > 0 {
+		redrives += fmt.Sprintf(", %d of them parked again", s.RedrivesParked)
+	}
+	row("redrives", "%s", redrives)
+	if s.ParksKey {
+		row("holds up", "the later messages of its key, at place %d", s.ParkSeq)
+	}
+	row("parked behind", "%s", s.ParkedBehind)
 	row("first failed", "%s", at(s.FirstFailedAt))
 	row("last failed", "%s", at(s.LastFailedAt))
 	row("dead-lettered", "%s", at(s.DeadLetteredAt))

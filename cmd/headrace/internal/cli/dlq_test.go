@@ -168,3 +168,40 @@ func TestDLQAsksTheServices(t *testing.T) {
 	require.ErrorIs(t, err, deadletter.ErrCannotList)
 	require.ErrorContains(t, err, "--admin")
 }
+
+// What is parked shows: the reason in list and groups, behind whom in show, and
+// what a discard set free.
+func TestDLQShowsWhatIsParked(t *testing.T) {
+	t.Parallel()
+	url, files := testenv.Redis(t).URL(), t.TempDir()
+	b, err := redisstream.Open(context.Background(), redisstream.Config{URL: url, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	for i, reason := range []string{middleware.ReasonParked, middleware.ReasonExhausted} { // the first failed again
+		m := message.NewMessage(fmt.Sprint("m", 2-i), []byte("{}"))
+		m.Metadata = message.Metadata{
+			"ordering_key": "k", middleware.DeadLetterReason: reason, middleware.DeadLetterError: "parked behind m1, which failed and has the same key",
+			middleware.DeadLetterParksKey: "1", middleware.DeadLetterParkSeq: fmt.Sprint(8 - i),
+		}
+		if reason == middleware.ReasonParked {
+			m.Metadata[middleware.DeadLetterParkedBehind] = "m1"
+			m.Metadata[middleware.DeadLetterRedriveCount], m.Metadata[middleware.DeadLetterRedrivesParked] = "3", "2"
+		}
+		require.NoError(t, b.Publisher().Publish(broker.DeadLetterTopic("payments.charge-order"), m))
+	}
+	dlq := func(args ...string) string {
+		out, errs, code := run(append(append([]string{"dlq"}, args...), "--broker", "redisstream", "--url", url, "--files", files)...)
+		require.Equal(t, exitOK, code, errs)
+		return out
+	}
+	require.Contains(t, dlq("list"), "exhausted 1, parked 1")
+	require.Contains(t, dlq("groups"), "parked behind m1")
+	out := dlq("show", "payments.charge-order", "m2")
+	for _, want := range []string{"reason         parked", "redrives       3, 2 of them parked again", "holds up       the later messages of its key, at place 8", "parked behind  m1"} {
+		require.Contains(t, out, want)
+	}
+	require.Contains(t, dlq("show", "payments.charge-order", "m2", "--json"), `"parked_behind": "m1"`)
+	out = dlq("discard", "payments.charge-order", "--id", "m1", "--yes")
+	require.Contains(t, out, "1 of them held up their keys: the group was told")
+	require.Contains(t, dlq("replay", "payments.charge-order", "--yes"), "replayed 1 of 1")
+}
