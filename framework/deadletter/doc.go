@@ -29,6 +29,12 @@
 // they were dead-lettered; when one of them has to stay, the later ones of its
 // key stay behind it.
 //
+// The letters of a handler that parks keys (Letter.ParksKey) are replayed in the
+// order of their places in their key, wherever they lie; the handler sends back
+// what is not the first of its key. Discard tells the group over the redrive
+// topic, before it deletes such a letter, that nothing needs to wait for it any
+// more; cut off in between it does so again, which has no effect.
+//
 // Two replays of one queue at the same time lose nothing; they may publish a
 // message twice, with the effect described above.
 package deadletter
