@@ -6,6 +6,7 @@
 //	Correlate    ids and trace context, in and out
 //	Metrics      counts and times, with a bounded number of series
 //	Poison       settles what failed: dead letter, skip, or give back
+//	Park         keeps the order of a key over a failure
 //	Retry        bounded attempts, full jitter
 //	Recover      a panic or Goexit is a failed attempt
 //	Timeout      a fresh deadline for each attempt
