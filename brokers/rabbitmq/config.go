@@ -135,8 +135,8 @@ func (c Config) Validate() error {
 	if c.Timeout < 0 {
 		bad("Timeout is %s: it must be positive", c.Timeout)
 	}
-	if c.ConsumerTimeout < time.Minute {
-		bad("ConsumerTimeout is %s: write consumer_timeout of the server, a minute or more", c.ConsumerTimeout)
+	if c.ConsumerTimeout < time.Second {
+		bad("ConsumerTimeout is %s: write consumer_timeout of the server, a second or more", c.ConsumerTimeout)
 	}
 	return errors.Join(errs...)
 }
