@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/framework"
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/connect"
 	"github.com/headrace-go/headrace/framework/frameworktest"
@@ -28,15 +30,41 @@ import (
 const crashMaxDeliveries = 5
 
 // crashEnv names the variable that makes the test binary a process of the
-// service: "database broker".
+// service: "kind database broker".
 const crashEnv = "HEADRACE_TEST_CRASH_PROCESS"
 
+// crashStages are where a message kills the process: each gives what crashEnv
+// holds.
+var crashStages = map[string]func(t *testing.T) string{
+	"redis+postgres": func(t *testing.T) string {
+		return "redisstream " + testenv.PostgresDSN(t) + " " + testenv.Redis(t).URL()
+	},
+	"sql+postgres": func(t *testing.T) string {
+		dsn := testenv.PostgresDSN(t)
+		return "sql " + dsn + " " + dsn
+	},
+	"sqs+postgres": func(t *testing.T) string {
+		return "sqs " + testenv.PostgresDSN(t) + " " + sharedAWS(t) + "/t" + strings.ReplaceAll(events.NewID(), "-", "")[20:]
+	},
+}
+
 // crashProfile is the profile of that service on the servers named.
-func crashProfile(dsn, url string) config.Profile {
+func crashProfile(t *testing.T, where string) config.Profile {
+	t.Helper()
+	var kind, dsn, url string
+	_, err := fmt.Sscan(where, &kind, &dsn, &url)
+	require.NoError(t, err)
 	p := frameworktest.Profile()
 	p.HTTP.Addr, p.Admin.Addr = "", ""
 	p.Database.Driver, p.Database.DSN = "postgres", config.Secret(dsn)
-	p.Broker.Kind, p.Broker.URL = "redisstream", config.Secret(url)
+	p.Broker.Kind = kind
+	if kind == "sqs" {
+		endpoint, prefix := path.Split(url)
+		p.Broker.Prefix = prefix
+		p.Broker.AWS.Endpoint, p.Broker.AWS.Region, p.Broker.AWS.WaitTime = strings.TrimSuffix(endpoint, "/"), "us-east-1", time.Second
+	} else {
+		p.Broker.URL = config.Secret(url)
+	}
 	p.Delivery.Lease = time.Second
 	p.Delivery.MaxDeliveries = crashMaxDeliveries
 	return p
@@ -48,12 +76,9 @@ func TestCrashLoopProcess(t *testing.T) {
 	if where == "" {
 		return
 	}
-	var dsn, url string
-	_, err := fmt.Sscan(where, &dsn, &url)
-	require.NoError(t, err)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	p := crashProfile(dsn, url)
+	p := crashProfile(t, where)
 	conn, err := connect.Open(ctx, p, quiet)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -84,13 +109,23 @@ func TestCrashLoopProcess(t *testing.T) {
 // dead-lettered.
 func TestAMessageThatKillsTheProcess_B30(t *testing.T) {
 	t.Parallel()
-	dsn, url := testenv.PostgresDSN(t), testenv.Redis(t).URL()
-	conn, err := connect.Open(t.Context(), crashProfile(dsn, url), frameworktest.Logger(t))
+	for name, stage := range crashStages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testAMessageThatKillsTheProcess(t, stage(t))
+		})
+	}
+}
+
+func testAMessageThatKillsTheProcess(t *testing.T, where string) {
+	conn, err := connect.Open(t.Context(), crashProfile(t, where), frameworktest.Logger(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	_, err = conn.DB.ExecContext(t.Context(), "CREATE TABLE effects (event_id TEXT NOT NULL, n BIGINT NOT NULL)")
 	require.NoError(t, err)
 	f := &fixture{System: frameworktest.On(t, conn.Broker), t: t, conn: conn}
+	// On SQS a group gets what is sent once its queue is there.
+	require.NoError(t, conn.Broker.EnsureTopology(t.Context(), broker.Subscription{Topic: made.Topic(), Group: "things.count"}))
 	const n = 40
 	for i := range n {
 		name := "good"
@@ -103,7 +138,7 @@ func TestAMessageThatKillsTheProcess_B30(t *testing.T) {
 	killed := 0
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		process := exec.Command(os.Args[0], "-test.run=^TestCrashLoopProcess$")
-		process.Env = append(os.Environ(), crashEnv+"="+dsn+" "+url)
+		process.Env = append(os.Environ(), crashEnv+"="+where)
 		out := &lockedOutput{}
 		process.Stdout, process.Stderr = out, out
 		require.NoError(t, process.Start())

@@ -21,6 +21,16 @@ func (h *handler) subscriptions() []broker.Subscription {
 	}
 }
 
+// suspectFrom is the delivery that nacks alone don't explain, with one crash on
+// top, and still within the deliveries that the message has.
+func suspectFrom(p policy) int {
+	from := max(len(p.redeliver)+broker.DefaultSuspectFrom, broker.DefaultSuspectFrom)
+	if p.maxDeliveries > 0 {
+		from = min(from, max(p.maxDeliveries-1, 2))
+	}
+	return from
+}
+
 // subscribers makes the subscribers of one handler's group: of its topic, and of
 // its redrives, which come beside what is new.
 func (a *App) subscribers(h *handler) (live, redrives message.Subscriber, err error) {
@@ -37,6 +47,7 @@ func (a *App) subscribers(h *handler) (live, redrives message.Subscriber, err er
 		Lease:        p.lease,
 		NackDelay:    p.nackDelay,
 		DrainTimeout: a.subscriberBudget(),
+		SuspectFrom:  suspectFrom(p),
 		OnMalformed:  onMalformed,
 		Gate:         h.gate,
 		Logger:       a.logger.With("handler", h.name),

@@ -131,6 +131,12 @@ type SubscriberConfig struct {
 	// DrainTimeout bounds how long Close waits for running handlers. Default
 	// 25 s, below the usual 30 s between SIGTERM and SIGKILL.
 	DrainTimeout time.Duration
+	// SuspectFrom is the delivery from which a message that a consumer left behind
+	// runs with no other such beside it, since consumers may have died of it; and
+	// where the broker counts what it hands out, messages are then fetched one at a
+	// time, so that its neighbours' counts don't grow with its own. It should be
+	// above what nacks alone explain. Default 3; at least 2.
+	SuspectFrom int
 	// OnMalformed receives an entry that can't be decoded: Payload is its raw
 	// bytes, UUID its place in the broker, Metadata what could be read. Nil
 	// returned settles the entry; an error keeps it, to come again after the
@@ -150,6 +156,7 @@ const (
 	DefaultLease        = 30 * time.Second
 	DefaultNackDelay    = time.Second
 	DefaultDrainTimeout = 25 * time.Second
+	DefaultSuspectFrom  = 3
 	MinLease            = time.Second
 )
 
@@ -181,6 +188,9 @@ func (c SubscriberConfig) WithDefaults() SubscriberConfig {
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
+	}
+	if c.SuspectFrom == 0 {
+		c.SuspectFrom = DefaultSuspectFrom
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -225,6 +235,9 @@ func (c SubscriberConfig) Validate() error {
 	}
 	if c.Lease < MinLease {
 		bad("broker: Lease is %s: it must be %s or more", c.Lease, MinLease)
+	}
+	if c.SuspectFrom < 2 {
+		bad("broker: SuspectFrom is %d: it must be 2 or more, or 0 for the default", c.SuspectFrom)
 	}
 	if c.DrainTimeout < 0 {
 		bad("broker: DrainTimeout is %s: it must not be negative", c.DrainTimeout)

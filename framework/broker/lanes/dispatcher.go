@@ -3,6 +3,7 @@ package lanes
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ type dispatcher struct {
 	workers     int
 	maxInFlight int
 	maxHeld     int
+	suspectFrom int
 	now         func() time.Time
 
 	wake chan struct{} // the loader has something to look at
@@ -41,9 +43,9 @@ type dispatcher struct {
 	acksOn chan struct{} // acks is not empty
 }
 
-func newDispatcher(workers, maxInFlight, maxHeld int) *dispatcher {
+func newDispatcher(workers, maxInFlight, maxHeld, suspectFrom int) *dispatcher {
 	d := &dispatcher{
-		workers: workers, maxInFlight: maxInFlight, maxHeld: maxHeld, now: time.Now, limit: broker.NoLimit,
+		workers: workers, maxInFlight: maxInFlight, maxHeld: maxHeld, suspectFrom: suspectFrom, now: time.Now, limit: broker.NoLimit,
 		wake:   make(chan struct{}, 1),
 		acksOn: make(chan struct{}, 1),
 		table:  make(map[string]*Entry),
@@ -51,6 +53,14 @@ func newDispatcher(workers, maxInFlight, maxHeld int) *dispatcher {
 	}
 	d.work.L, d.room.L = &d.mu, &d.mu
 	return d
+}
+
+// suspect tells whether consumers may have died of the entry.
+func (d *dispatcher) suspect(e *Entry) bool { return e.Left && e.Stored >= d.suspectFrom }
+
+// anySuspect tells whether there is one among entries.
+func (d *dispatcher) anySuspect(entries []*Entry) bool {
+	return slices.ContainsFunc(entries, d.suspect)
 }
 
 func notify(c chan struct{}) {
@@ -149,7 +159,7 @@ func (d *dispatcher) advance(l *lane) {
 	switch e.state {
 	case waiting:
 		l.state = laneReady
-		if e.suspect() {
+		if d.suspect(e) {
 			d.suspects.push(l)
 		} else {
 			d.ready.push(l)
@@ -195,7 +205,7 @@ func (d *dispatcher) next() (*Entry, bool) {
 			d.advance(l)
 			continue
 		}
-		if e.suspect() {
+		if d.suspect(e) {
 			if d.aloneN > 0 { // it came to the head of a lane that was ready
 				d.suspects.push(l)
 				continue
@@ -372,15 +382,22 @@ func (d *dispatcher) unbegun(e *Entry) (release bool) {
 
 // awaitRoom waits until fetching makes sense and returns how many entries there
 // is room for, or false once the drain has begun. It waits for a batch's worth
-// rather than for one, unless the workers would run dry.
-func (d *dispatcher) awaitRoom() (int, bool) {
+// rather than for one, unless the workers would run dry. With cautious there is
+// room for one, once no suspect is left here.
+func (d *dispatcher) awaitRoom(cautious bool) (int, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
 		if d.draining {
 			return 0, false
 		}
-		if n := d.roomLocked(); n > 0 {
+		n := d.roomLocked()
+		if cautious && n > 0 {
+			if n = 1; d.aloneN+d.suspects.n > 0 {
+				n = 0
+			}
+		}
+		if n > 0 {
 			return n, true
 		}
 		d.room.Wait()

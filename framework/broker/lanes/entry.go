@@ -33,9 +33,10 @@ type Entry struct {
 	Stored int
 	// Raw is the body as the broker gave it. It is nil while the entry is held.
 	Raw any
-	// Left says that a consumer left the entry behind, and that the broker's record
-	// is without the present delivery: it is written when a worker takes the
-	// entry, so that a crash counts against what ran and not against what waited.
+	// Left says that a consumer left the entry behind, and, unless the broker counts
+	// itself, that the broker's record is without the present delivery: it is written
+	// when a worker takes the entry, so that a crash counts against what ran and not
+	// against what waited.
 	Left bool
 	// Delay is how long a released entry should stay out of everybody's reach.
 	Delay time.Duration
@@ -68,13 +69,6 @@ func (e *Entry) ref() Ref {
 	}
 	return Ref{ID: e.ID, Pos: e.Pos, Stored: max(stored, 0)}
 }
-
-// suspectFrom is the delivery from which an entry that consumers left behind runs
-// by itself: two of them may have died of it.
-const suspectFrom = 3
-
-// suspect tells whether consumers may have died of the entry.
-func (e *Entry) suspect() bool { return e.Left && e.Stored >= suspectFrom }
 
 type state uint8
 

@@ -84,7 +84,7 @@ func startPump(ctx context.Context, src Source, cfg Config) *pump {
 	}
 	p := &pump{
 		cfg: cfg, src: src, ownDead: ownDead,
-		d:         newDispatcher(cfg.Concurrency, cfg.MaxInFlight, cfg.MaxHeld),
+		d:         newDispatcher(cfg.Concurrency, cfg.MaxInFlight, cfg.MaxHeld, cfg.SuspectFrom),
 		log:       cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
 		base:      context.WithoutCancel(ctx),
 		out:       make(chan *message.Message),
@@ -179,8 +179,12 @@ func (p *pump) drain() {
 func (p *pump) fetch(ctx context.Context) {
 	var failed backoff
 	var reclaimed time.Time
+	// A broker that counts what it hands out would count the neighbours of a message
+	// that kills its consumers up with it: none is fetched beside one, and the first
+	// fetch, perhaps after such a death, takes a single message.
+	cautious := p.cfg.BrokerCounts
 	for {
-		limit, ok := p.d.awaitRoom()
+		limit, ok := p.d.awaitRoom(cautious)
 		if !ok {
 			return
 		}
@@ -198,6 +202,9 @@ func (p *pump) fetch(ctx context.Context) {
 		}
 		if err == nil {
 			entries, err = p.src.Fetch(ctx, limit)
+			if len(entries) > 0 {
+				cautious = p.cfg.BrokerCounts && p.d.anySuspect(entries)
+			}
 			p.take(entries)
 		}
 		if err == nil {

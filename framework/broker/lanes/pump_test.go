@@ -38,6 +38,7 @@ type fake struct {
 	gone     map[string]bool // Renew and Load say: lost
 	fail     func(call string) error
 	changed  chan struct{}
+	limits   []int // of the fetches that brought something
 	closed   bool
 }
 
@@ -80,6 +81,9 @@ func (f *fake) Fetch(ctx context.Context, limit int) ([]*Entry, error) {
 		n := min(limit, len(f.queue))
 		out := slices.Clone(f.queue[:n])
 		f.queue = f.queue[n:]
+		if n > 0 {
+			f.limits = append(f.limits, limit)
+		}
 		f.mu.Unlock()
 		if n > 0 || ctx.Err() != nil {
 			return out, nil //nolint:nilerr // an ended context is no error of a source
@@ -195,7 +199,8 @@ func config(concurrency, inFlight int) Config {
 	return Config{
 		SubscriberConfig: broker.SubscriberConfig{
 			Group: "g", Consumer: "c", Concurrency: concurrency, MaxInFlight: inFlight,
-			NackDelay: -1, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			NackDelay: -1, DrainTimeout: 5 * time.Second, SuspectFrom: broker.DefaultSuspectFrom,
+			Logger: slog.New(slog.DiscardHandler),
 		},
 		Topic: "t", MaxHeld: 1000, ReclaimEvery: time.Second, Heartbeat: time.Second,
 	}

@@ -105,3 +105,38 @@ func TestASuspectWaitsForItsCount(t *testing.T) {
 		m.Ack()
 	})
 }
+
+// Where the broker counts what it hands out, nothing is fetched beside a suspect,
+// and a first fetch takes one entry: the neighbours of what kills a consumer are
+// not counted up with it.
+func TestNothingIsFetchedBesideASuspect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		for i := range 6 {
+			e := f.entry(i, "")
+			e.Left, e.Stored = i < 3, 4
+			f.queue = append(f.queue, e)
+		}
+		cfg := config(4, 12)
+		cfg.BrokerCounts = true
+		p := start(t, f, cfg)
+		for i := range 3 {
+			m := <-p.out
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			require.Equal(t, fmt.Sprintf("e%04d", i), m.UUID)
+			require.Empty(t, p.out)
+			m.Ack()
+		}
+		for range 3 {
+			m := <-p.out
+			m.Ack()
+		}
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		require.Equal(t, []int{1, 1, 1, 1}, f.limits[:4])
+		require.Greater(t, f.limits[4], 1, "once one comes that is no suspect")
+	})
+}

@@ -47,7 +47,7 @@ func (p *pump) decode(e *Entry) (msg *message.Message, err error) {
 
 // handOut gives e to the subscriber's channel and settles it by what comes back.
 func (p *pump) handOut(e *Entry) {
-	if e.Left && !p.record(e) {
+	if e.Left && !p.cfg.BrokerCounts && !p.record(e) {
 		return
 	}
 	msg := e.msg

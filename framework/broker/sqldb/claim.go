@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/lanes"
 )
 
@@ -32,9 +33,10 @@ type claiming struct {
 
 	taken  []item // sorted in the end; counts as to be stored
 	bodies map[int64]*row
-	wait   []item // fresh messages to set aside
-	next   int64  // the group's next position
-	gaps   []gap  // that the position passes
+	left   map[int64]bool // taken from a consumer that may have died of it
+	wait   []item         // fresh messages to set aside
+	next   int64          // the group's next position
+	gaps   []gap          // that the position passes
 	late   []int64
 	more   bool
 }
@@ -78,7 +80,7 @@ func (s *source) tryClaim(ctx context.Context, limit int) (result, error) {
 	var c *claiming
 	var made []newClaim
 	err := s.tx(ctx, func(ctx context.Context, tx execer) error {
-		c = &claiming{s: s, tx: tx, limit: limit, bodies: make(map[int64]*row)}
+		c = &claiming{s: s, tx: tx, limit: limit, bodies: make(map[int64]*row), left: make(map[int64]bool)}
 		var err error
 		made, err = c.run(ctx)
 		return err
@@ -98,7 +100,11 @@ func (s *source) tryClaim(ctx context.Context, limit int) (result, error) {
 	s.mu.Unlock()
 	out := result{more: c.more, entries: make([]*lanes.Entry, len(c.taken))}
 	for i, it := range c.taken {
-		out.entries[i] = c.bodies[it.off].entry(it.count)
+		e := c.bodies[it.off].entry(it.count)
+		if e.Left = c.left[it.off]; e.Left {
+			e.Stored++
+		}
+		out.entries[i] = e
 	}
 	return out, nil
 }
@@ -313,7 +319,13 @@ func (c *claiming) takeDue(ctx context.Context) error {
 			deleted++
 			continue
 		}
-		r.it.count++
+		if d.owner != "" || r.it.count+1 >= broker.DefaultSuspectFrom {
+			// Its present delivery goes on record when it begins: what waited
+			// beside the one that killed its consumer is not counted with it.
+			c.left[r.it.off] = true
+		} else {
+			r.it.count++
+		}
 		if c.s.order && r.it.key == 0 {
 			r.it.key = body.key()
 		}

@@ -235,6 +235,8 @@ type Broker struct {
 	polls    sync.WaitGroup // receives under way, of closed subscriptions too
 	pollCtx  context.Context
 	stopPoll context.CancelFunc
+
+	closeIdle func() // of the client that Open made; nil where it made none
 }
 
 var _ broker.Broker = (*Broker)(nil)
@@ -359,5 +361,8 @@ func (b *Broker) Close() error {
 	}
 	b.stopPoll()
 	<-done
+	if b.closeIdle != nil {
+		b.closeIdle()
+	}
 	return nil
 }

@@ -34,6 +34,11 @@ func (b *Broker) connect(ctx context.Context) error {
 		return err
 	}
 	b.cfg.Region = cfg.Region
+	if own, ok := cfg.HTTPClient.(wholeBodies); ok {
+		if c, ok := own.inner.(*http.Client); ok {
+			b.closeIdle = c.CloseIdleConnections
+		}
+	}
 	if b.sqs == nil {
 		b.sqs = sqs.NewFromConfig(cfg)
 	}
@@ -75,11 +80,21 @@ func loadAWS(ctx context.Context, c Config) (aws.Config, error) {
 		client = awshttp.NewBuildableClient()
 	}
 	if client != nil {
-		cfg.HTTPClient = wholeBodies{client.WithTransportOptions(func(t *http.Transport) {
-			t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConns, idleConns
-		})}
+		t := client.GetTransport()
+		t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConns, idleConns
+		// The SDK's own has no way to close what is idle.
+		cfg.HTTPClient = wholeBodies{&http.Client{Transport: t, Timeout: client.GetTimeout(), CheckRedirect: samePlace}}
 	}
 	return cfg, nil
+}
+
+// samePlace follows the redirects that keep method and body, as the SDK's client
+// does.
+func samePlace(r *http.Request, _ []*http.Request) error {
+	if r.Response == nil || r.Response.StatusCode == http.StatusTemporaryRedirect || r.Response.StatusCode == http.StatusPermanentRedirect {
+		return nil
+	}
+	return http.ErrUseLastResponse
 }
 
 // wholeBodies hands request bodies to the transport as a copy. The SDK closes a

@@ -130,8 +130,11 @@ func (s *source) Fetch(ctx context.Context, limit int) ([]*lanes.Entry, error) {
 		}
 		h.waiting = false
 		s.arrived++
+		count := receiveCount(&h.raw.msg)
 		entries = append(entries, &lanes.Entry{
-			ID: h.id, Pos: s.position(h), Stored: receiveCount(&h.raw.msg), Raw: h.raw,
+			ID: h.id, Pos: s.position(h), Stored: count, Raw: h.raw,
+			// SQS does not tell a message that was given back from one whose consumer died.
+			Left: count > 1,
 		})
 	}
 	return entries, nil
