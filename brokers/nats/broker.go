@@ -20,6 +20,7 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
+	pingTimeout    = 3 * time.Second
 	reconnectWait  = 250 * time.Millisecond
 	// maxAsync is above what publishers have under way: each bounds its own.
 	maxAsync = 1 << 20
@@ -210,7 +211,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if err := b.connected(); err != nil {
 		return fmt.Errorf("nats: ping: %w", err)
 	}
-	ctx, cancel := b.timeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, min(b.cfg.RequestTimeout, pingTimeout))
 	defer cancel()
 	if _, err := b.js.AccountInfo(ctx); err != nil {
 		return fmt.Errorf("nats: ping: %w", err)

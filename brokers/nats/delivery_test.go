@@ -91,12 +91,7 @@ func TestLeaseLost(t *testing.T) {
 	s.stop()
 	<-time.After(1500 * time.Millisecond) // longer than the lease
 	s.start()
-	select {
-	case <-m.Context().Done():
-		require.ErrorIs(t, context.Cause(m.Context()), broker.ErrLeaseLost)
-	case <-time.After(patience):
-		require.FailNow(t, "the handler goes on")
-	}
+	lost(t, m)
 	m.Nack()
 	again := receive(t, ch)
 	require.Equal(t, "e-1", again.UUID)
@@ -126,12 +121,31 @@ func TestConsumerIsDeleted(t *testing.T) {
 	}
 	m := held("e-2")
 	require.NoError(t, js.DeleteConsumer(context.Background(), nats.Config{}.StreamName("t"), nats.Config{}.ConsumerName("g")))
-	<-m.Context().Done()
-	require.ErrorIs(t, context.Cause(m.Context()), broker.ErrLeaseLost)
+	lost(t, m)
 	m.Ack()
-	held("e-3").Ack()
+	m = held("e-3")
+	// Another message takes the place that this one had.
 	require.NoError(t, js.DeleteStream(context.Background(), nats.Config{}.StreamName("t")))
-	held("e-4").Ack()
+	again := held("e-4")
+	lost(t, m)
+	m.Ack()
+	require.NoError(t, again.Context().Err())
+	again.Ack()
+	require.Eventually(t, func() bool {
+		stats, err := b.Admin().Stats(context.Background(), broker.Subscription{Topic: "t", Group: "g"})
+		return err == nil && stats == broker.Stats{}
+	}, patience, 10*time.Millisecond)
+}
+
+// lost waits until a handler is told that its lease is lost.
+func lost(t testing.TB, m *message.Message) {
+	t.Helper()
+	select {
+	case <-m.Context().Done():
+		require.ErrorIs(t, context.Cause(m.Context()), broker.ErrLeaseLost)
+	case <-time.After(patience):
+		require.FailNow(t, "the handler goes on")
+	}
 }
 
 // TestRemovedWhileHeld: somebody removes a message that is held back. It is gone,

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
@@ -97,18 +97,23 @@ func messageID(msg *message.Message) string {
 	if id == "" {
 		return ""
 	}
-	h := sha256.New()
+	all := make([]byte, 0, 1024+len(msg.Payload))
 	add := func(s string) {
-		fmt.Fprintf(h, "%d:", len(s))
-		h.Write([]byte(s))
+		all = append(strconv.AppendInt(all, int64(len(s)), 10), ':')
+		all = append(all, s...)
 	}
 	add(msg.UUID)
-	for _, key := range slices.Sorted(maps.Keys(msg.Metadata)) {
+	keys := make([]string, 0, len(msg.Metadata))
+	for key := range msg.Metadata {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
 		add(key)
 		add(msg.Metadata[key])
 	}
-	h.Write(msg.Payload)
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	sum := sha256.Sum256(append(all, msg.Payload...))
+	return hex.EncodeToString(sum[:16])
 }
 
 // send sends one window and notes what was not confirmed. An error says that no

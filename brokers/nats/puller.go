@@ -21,8 +21,13 @@ const (
 	emptyPause = 50 * time.Millisecond
 )
 
-// errConsumerGone says that nobody answers for the consumer.
-var errConsumerGone = errors.New("the consumer or its stream is gone")
+var (
+	// errConsumerGone says that the consumer is no more.
+	errConsumerGone = errors.New("the consumer or its stream is gone")
+	// errNoAnswer says that it may be: the server does not answer pulls from a
+	// consumer that does not exist.
+	errNoAnswer = errors.New("no answer to a pull")
+)
 
 // puller asks for messages one request at a time. The request is of the kind that
 // waits for a first message and ends with the last that is there, so that nothing
@@ -72,7 +77,7 @@ func (p *puller) next(ctx context.Context, limit int) ([]*natsgo.Msg, error) {
 	for len(msgs) < limit {
 		m, err := p.sub.NextMsg(time.Until(end))
 		if err != nil {
-			return msgs, fmt.Errorf("no answer to a pull within %s: %w", p.b.cfg.FetchWait+pullSlack, err)
+			return msgs, fmt.Errorf("%w within %s: %w", errNoAnswer, p.b.cfg.FetchWait+pullSlack, err)
 		}
 		if m.Reply != "" {
 			msgs = append(msgs, m)

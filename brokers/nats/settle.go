@@ -52,19 +52,12 @@ func (s *source) say(ctx context.Context, words []word) error {
 	if err == nil && conn.Stats().Reconnects != before {
 		err = errors.New("the connection was lost in between")
 	}
-	if errors.Is(err, natsgo.ErrNoResponders) {
-		return s.gone(ctx, err)
+	if !errors.Is(err, natsgo.ErrNoResponders) {
+		return err
 	}
-	return err
-}
-
-// gone tells whether nobody answers because the consumer is no more: then there is
-// nothing left to say about its messages.
-func (s *source) gone(ctx context.Context, err error) error {
-	_, find := s.b.js.Consumer(ctx, s.name, s.consumer)
-	if errors.Is(find, jetstream.ErrConsumerNotFound) || errors.Is(find, jetstream.ErrStreamNotFound) {
-		s.log.WarnContext(ctx, "the group's consumer is gone, and what it knew of its messages with it")
-		return nil
+	// Either it has no leader for the moment, or there is nobody left to tell.
+	if _, find := s.b.js.Consumer(ctx, s.name, s.consumer); missing(find) {
+		return errConsumerGone
 	}
 	return err
 }
@@ -79,7 +72,10 @@ func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
 		}
 	}
 	s.mu.Unlock()
-	if err := s.say(ctx, words); err != nil {
+	err := s.say(ctx, words)
+	if errors.Is(err, errConsumerGone) {
+		s.log.WarnContext(ctx, "the group's consumer is gone: messages that were handled come again", "messages", len(words))
+	} else if err != nil {
 		return fmt.Errorf("ack %d messages of stream %s: %w", len(words), s.name, err)
 	}
 	var records []uint64
@@ -129,7 +125,18 @@ func (s *source) renew(ctx context.Context, refs []lanes.Ref, lost *[]string) ([
 		holds, words = append(holds, h), append(words, word{h.reply, renewBody})
 	}
 	s.mu.Unlock()
-	if err := s.say(ctx, words); err != nil {
+	err := s.say(ctx, words)
+	if errors.Is(err, errConsumerGone) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, h := range holds {
+			s.drop(h)
+			if lost != nil {
+				*lost = append(*lost, h.id)
+			}
+		}
+		return nil, nil
+	} else if err != nil {
 		return nil, fmt.Errorf("renew %d leases of stream %s: %w", len(words), s.name, err)
 	}
 	s.mu.Lock()
@@ -251,7 +258,7 @@ func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
 	if err == nil {
 		err = s.say(ctx, words)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errConsumerGone) {
 		return fmt.Errorf("give %d messages back to stream %s: %w", len(words), s.name, err)
 	}
 	s.mu.Lock()

@@ -39,6 +39,7 @@ type source struct {
 	mu      sync.Mutex
 	stream  jetstream.Stream
 	created time.Time     // of the consumer
+	epoch   int           // counts consumers: a new one numbers anew
 	lease   time.Duration // the consumer's AckWait
 	holds   map[string]*hold
 	bySeq   map[uint64]*hold // the latest of each message
@@ -69,6 +70,10 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 	if err != nil {
 		return nil, err
 	}
+	// Now rather than when something has to be given back at once.
+	if _, err := b.counts.open(ctx, true); err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
 	s := &source{
 		b: b, sub: sub, asked: cfg.Lease, stream: stream, name: info.Stream, consumer: info.Name,
 		log:     cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
@@ -87,8 +92,7 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 // Fetch pulls messages, and reads the counts of those that were delivered before.
 func (s *source) Fetch(ctx context.Context, limit int) ([]*lanes.Entry, error) {
 	msgs, err := s.pull.next(ctx, limit)
-	if errors.Is(err, errConsumerGone) {
-		s.log.WarnContext(ctx, "the group's consumer is gone; making it again from the start of the stream")
+	if errors.Is(err, errConsumerGone) || errors.Is(err, errNoAnswer) && ctx.Err() == nil {
 		err = s.recover(ctx)
 	}
 	first, again := s.hold(msgs)
@@ -131,7 +135,7 @@ func (s *source) hold(msgs []*natsgo.Msg) (first, again []*hold) {
 			continue
 		}
 		h := &hold{
-			id:  strconv.FormatUint(seq, 10) + "#" + strconv.FormatUint(meta.Sequence.Consumer, 10),
+			id:  strconv.Itoa(s.epoch) + ":" + strconv.FormatUint(seq, 10) + "#" + strconv.FormatUint(meta.Sequence.Consumer, 10),
 			seq: seq, raw: m, reply: m.Reply, until: until,
 			record: count{n: 1},
 		}
@@ -204,7 +208,9 @@ func (s *source) recover(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.stream, s.lease = stream, info.Config.AckWait
 	if !info.Created.Equal(s.created) {
+		s.log.WarnContext(ctx, "the group's consumer was gone; it is made again, from the start of the stream")
 		s.created = info.Created
+		s.epoch++
 		clear(s.holds)
 		clear(s.bySeq)
 	}

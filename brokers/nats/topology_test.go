@@ -70,11 +70,16 @@ func TestSharedStream(t *testing.T) {
 	require.ErrorContains(t, err, "shop.b", "another topic's message stays")
 
 	ch, _ := subscribe(t, b, "shop.a", broker.SubscriberConfig{Group: "g", Concurrency: 1})
-	require.Equal(t, "e-1", receive(t, ch).UUID)
+	m := receive(t, ch)
+	require.Equal(t, "e-1", m.UUID)
 	stats, err := b.Admin().Stats(ctx, broker.Subscription{Topic: "shop.a", Group: "g"})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, stats.Lag+stats.Pending)
 	require.Positive(t, stats.OldestAge)
+	m.Ack()
+	for range 2 {
+		receive(t, ch).Ack()
+	}
 }
 
 // TestStreamThatDropsMessages: one that would not keep what a group has not read
