@@ -82,10 +82,10 @@ func (s *source) session(ctx context.Context, again bool, opened func()) error {
 		return fmt.Errorf("set the prefetch: %w", err)
 	}
 	s.up(ch)
-	if !s.isDraining() {
-		if err := start(0); err != nil {
-			return err
-		}
+	if s.isDraining() {
+		s.quieten()
+	} else if err := start(0); err != nil {
+		return err
 	}
 	opened()
 
@@ -93,7 +93,7 @@ func (s *source) session(ctx context.Context, again bool, opened func()) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for n := 1; ; {
-		timer.Reset(s.giveBackDue(time.Now()))
+		timer.Reset(s.sendDue(time.Now()))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -126,13 +126,16 @@ func (s *source) session(ctx context.Context, again bool, opened func()) error {
 			n++
 		case <-draining:
 			draining = nil
-			if live == nil || s.single() {
+			if s.single() {
 				continue // the next member must not begin before this one has ended
 			}
-			if err := s.end(ctx, &requests, ch, live, deliveries); err != nil {
-				return err
+			if live != nil {
+				if err := s.end(ctx, &requests, ch, live, deliveries); err != nil {
+					return err
+				}
 			}
 			live, deliveries = nil, nil
+			s.quieten()
 		}
 	}
 }
@@ -217,6 +220,7 @@ func (s *source) down(err error) {
 	}
 	now := time.Now()
 	s.ch, s.live, s.tags = nil, nil, nil
+	s.unsent, s.ackBy = nil, time.Time{} // the memory has them
 	s.doubtUntil = now.Add(s.lease)
 	// Nobody works on these.
 	for _, h := range s.buffer {
@@ -279,31 +283,37 @@ func (s *source) arrive(ch *amqp.Channel, c *consumer, d amqp.Delivery) {
 		return
 	}
 	s.mu.Unlock()
-	if s.keeps() {
-		return
+	if !s.keeps() {
+		s.mu.Lock()
+		s.unfetched = append(s.unfetched, h)
+		s.mu.Unlock()
 	}
-	s.io.Lock()
-	defer s.io.Unlock()
-	s.giveBack([]*hold{h})
 }
 
-// giveBackDue puts back what was delayed until now, and returns how long it is to
-// the next.
-func (s *source) giveBackDue(now time.Time) time.Duration {
+// sendDue puts back what was delayed until now, and sends acks that have waited. It
+// returns how long it is to the next.
+func (s *source) sendDue(now time.Time) time.Duration {
 	s.mu.Lock()
 	var due []*hold
 	for len(s.delayed) > 0 && !s.delayed[0].due.After(now) {
 		due = append(due, s.delayed.pop())
 	}
+	acks := !s.ackBy.IsZero() && !s.ackBy.After(now)
+	s.mu.Unlock()
+	if len(due) > 0 || acks {
+		s.io.Lock()
+		s.sendAcks(now, acks)
+		s.giveBack(due)
+		s.io.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	next := time.Hour
 	if len(s.delayed) > 0 {
 		next = s.delayed[0].due.Sub(now)
 	}
-	s.mu.Unlock()
-	if len(due) > 0 {
-		s.io.Lock()
-		defer s.io.Unlock()
-		s.giveBack(due)
+	if !s.ackBy.IsZero() {
+		next = min(next, s.ackBy.Sub(now))
 	}
 	return max(next, 0)
 }

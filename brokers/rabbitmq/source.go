@@ -28,6 +28,12 @@ const (
 	doubtGrace = 5 * time.Second
 )
 
+// ackWait is how long an ack waits at most for those before it.
+const ackWait = 5 * time.Millisecond
+
+// silenceWait bounds how long a drain waits for the consumer's end.
+const silenceWait = 2 * time.Second
+
 var errAway = errors.New("RabbitMQ is away")
 
 // source is one subscription to one queue. The messages that it holds are those
@@ -48,6 +54,8 @@ type source struct {
 	wake    chan struct{} // Fetch has something to look at
 	more    chan struct{} // the session should take on more than the prefetch
 	drainOn chan struct{} // closed when the drain begins
+	silent  chan struct{} // closed when nothing is delivered any more
+	silence sync.Once
 
 	// io is held from choosing delivery tags to having sent them, so that an ack
 	// of many never meets one that is on its way back.
@@ -64,6 +72,11 @@ type source struct {
 	tags     []*hold          // those of the present channel by tag, settled ones among them
 	delayed  delays
 	draining bool
+
+	unfetched []*hold // when the drain began
+
+	unsent []uint64  // acked, and RabbitMQ is not told yet
+	ackBy  time.Time // when it is at the latest
 
 	doubt      map[string]*hold // by identity: held on a channel that is gone
 	doubtUntil time.Time
@@ -107,6 +120,7 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 		wake:    make(chan struct{}, 1),
 		more:    make(chan struct{}, 1),
 		drainOn: make(chan struct{}),
+		silent:  make(chan struct{}),
 		holds:   make(map[string]*hold),
 		doubt:   make(map[string]*hold),
 		away:    errAway,
@@ -214,8 +228,6 @@ func (s *source) Ack(_ context.Context, entries []*lanes.Entry) error {
 	defer s.io.Unlock()
 	s.mu.Lock()
 	now := time.Now()
-	ch := s.ch
-	var acked []uint64
 	for _, e := range entries {
 		h := s.holds[e.ID]
 		if h == nil {
@@ -223,34 +235,54 @@ func (s *source) Ack(_ context.Context, entries []*lanes.Entry) error {
 		}
 		if h.consumer != nil {
 			s.memory.sent(identity(&h.d))
-			acked = append(acked, h.tag)
+			s.unsent = append(s.unsent, h.tag)
 		} else {
 			s.memory.owe(identity(&h.d), now)
 		}
 		s.settle(h)
 	}
-	end := s.settledPrefix()
+	s.mu.Unlock()
+	s.sendAcks(now, false)
+	return nil
+}
+
+// sendAcks sends what is acked. One ack settles all up to its tag, so those behind
+// a message that still runs wait a moment for it, unless all must go. The io lock
+// is held.
+func (s *source) sendAcks(now time.Time, all bool) {
+	s.mu.Lock()
+	ch := s.ch
+	end, upTo := s.settledPrefix(), uint64(0)
+	for _, tag := range s.unsent {
+		if tag <= end {
+			upTo = max(upTo, tag) // it must be one that RabbitMQ still waits for
+		}
+	}
+	rest := slices.DeleteFunc(s.unsent, func(tag uint64) bool { return tag <= upTo })
+	all = all || len(rest) > s.prefetch/2 // the credit must not run out
+	switch {
+	case all || len(rest) == 0:
+		s.unsent, s.ackBy = nil, time.Time{}
+	default:
+		if s.unsent = rest; s.ackBy.IsZero() {
+			s.ackBy = now.Add(ackWait)
+			notify(s.more) // the session's timer
+		}
+		rest = nil
+	}
 	s.mu.Unlock()
 	if ch == nil {
-		return nil
-	}
-	// One ack settles all up to its tag, which must be one that is not settled yet.
-	upTo := uint64(0)
-	for _, tag := range acked {
-		if tag <= end {
-			upTo = max(upTo, tag)
-		}
+		return
 	}
 	// An error means that the channel is gone; the acks are in memory.
 	if upTo > 0 && ch.Ack(upTo, true) != nil {
-		return nil
+		return
 	}
-	for _, tag := range acked {
-		if tag > upTo && ch.Ack(tag, false) != nil {
-			return nil
+	for _, tag := range rest {
+		if ch.Ack(tag, false) != nil {
+			return
 		}
 	}
-	return nil
 }
 
 // settle forgets a hold. The lock is held.
@@ -316,15 +348,17 @@ func (s *source) Load(_ context.Context, refs []lanes.Ref) (map[string]any, erro
 
 // Release gives messages back: at once when the drain has begun, else when their
 // delay is over. RabbitMQ counts that.
-func (s *source) Release(_ context.Context, entries []*lanes.Entry) error {
+func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
+	if s.isDraining() {
+		if s.keeps() {
+			return nil // Close gives all back in order
+		}
+		s.awaitSilence(ctx)
+	}
 	now := time.Now()
 	s.io.Lock()
 	defer s.io.Unlock()
 	s.mu.Lock()
-	if s.draining && s.keeps() {
-		s.mu.Unlock()
-		return nil // Close gives all back in order
-	}
 	var back []*hold
 	for _, e := range entries {
 		h := s.holds[e.ID]
@@ -370,7 +404,26 @@ func (s *source) giveBack(back []*hold) {
 	}
 }
 
-// Drain stops the deliveries.
+// awaitSilence waits until the consumer has ended, so that what is given back does
+// not come again at once.
+func (s *source) awaitSilence(ctx context.Context) {
+	s.mu.Lock()
+	away := s.ch == nil
+	s.mu.Unlock()
+	if away {
+		return
+	}
+	timer := time.NewTimer(silenceWait)
+	defer timer.Stop()
+	select {
+	case <-s.silent:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// Drain stops the deliveries. What no Fetch returned goes back once they have
+// ended.
 func (s *source) Drain() {
 	s.mu.Lock()
 	s.draining = true
@@ -379,28 +432,41 @@ func (s *source) Drain() {
 	for len(s.delayed) > 0 {
 		unfetched = append(unfetched, s.delayed.pop())
 	}
+	s.unfetched = unfetched
 	s.mu.Unlock()
 	close(s.drainOn)
+}
+
+// quieten notes that nothing is delivered any more.
+func (s *source) quieten() {
+	s.silence.Do(func() { close(s.silent) })
 	if s.keeps() {
 		return
 	}
 	s.io.Lock()
 	defer s.io.Unlock()
-	s.giveBack(unfetched)
+	s.mu.Lock()
+	back := s.unfetched
+	s.unfetched = nil
+	s.mu.Unlock()
+	s.giveBack(back)
 }
 
 // Close gives back what is left, in order, and closes the channel.
 func (s *source) Close(ctx context.Context) error {
 	s.b.held.removeSource(s)
 	return do(ctx, func() error {
-		s.giveBackAll()
+		s.giveBackAll(ctx)
 		s.stop()
 		s.running.Wait()
 		return nil
 	})
 }
 
-func (s *source) giveBackAll() {
+func (s *source) giveBackAll(ctx context.Context) {
+	if !s.single() {
+		s.awaitSilence(ctx)
+	}
 	s.io.Lock()
 	defer s.io.Unlock()
 	s.mu.Lock()
@@ -409,6 +475,10 @@ func (s *source) giveBackAll() {
 		left = append(left, h)
 	}
 	s.mu.Unlock()
+	s.sendAcks(time.Now(), true)
+	if s.single() {
+		return // what this one gives back it would get again: the channel's end does it
+	}
 	s.giveBack(left)
 }
 
