@@ -1,11 +1,9 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -27,12 +25,6 @@ const (
 	// before all else.
 	doubtGrace = 5 * time.Second
 )
-
-// ackWait is how long an ack waits at most for those before it.
-const ackWait = 5 * time.Millisecond
-
-// silenceWait bounds how long a drain waits for the consumer's end.
-const silenceWait = 2 * time.Second
 
 var errAway = errors.New("RabbitMQ is away")
 
@@ -221,97 +213,6 @@ func (s *source) Malformed(e *lanes.Entry) *message.Message {
 	return rawMessage(&h.d, position(s.queue, fingerprint(&h.d), 0))
 }
 
-// Ack settles messages. One whose channel is gone is remembered, and settled when
-// it comes again.
-func (s *source) Ack(_ context.Context, entries []*lanes.Entry) error {
-	s.io.Lock()
-	defer s.io.Unlock()
-	s.mu.Lock()
-	now := time.Now()
-	for _, e := range entries {
-		h := s.holds[e.ID]
-		if h == nil {
-			continue
-		}
-		if h.consumer != nil {
-			s.memory.sent(identity(&h.d))
-			s.unsent = append(s.unsent, h.tag)
-		} else {
-			s.memory.owe(identity(&h.d), now)
-		}
-		s.settle(h)
-	}
-	s.mu.Unlock()
-	s.sendAcks(now, false)
-	return nil
-}
-
-// sendAcks sends what is acked. One ack settles all up to its tag, so those behind
-// a message that still runs wait a moment for it, unless all must go. The io lock
-// is held.
-func (s *source) sendAcks(now time.Time, all bool) {
-	s.mu.Lock()
-	ch := s.ch
-	end, upTo := s.settledPrefix(), uint64(0)
-	for _, tag := range s.unsent {
-		if tag <= end {
-			upTo = max(upTo, tag) // it must be one that RabbitMQ still waits for
-		}
-	}
-	rest := slices.DeleteFunc(s.unsent, func(tag uint64) bool { return tag <= upTo })
-	all = all || len(rest) > s.prefetch/2 // the credit must not run out
-	switch {
-	case all || len(rest) == 0:
-		s.unsent, s.ackBy = nil, time.Time{}
-	default:
-		if s.unsent = rest; s.ackBy.IsZero() {
-			s.ackBy = now.Add(ackWait)
-			notify(s.more) // the session's timer
-		}
-		rest = nil
-	}
-	s.mu.Unlock()
-	if ch == nil {
-		return
-	}
-	// An error means that the channel is gone; the acks are in memory.
-	if upTo > 0 && ch.Ack(upTo, true) != nil {
-		return
-	}
-	for _, tag := range rest {
-		if ch.Ack(tag, false) != nil {
-			return
-		}
-	}
-}
-
-// settle forgets a hold. The lock is held.
-func (s *source) settle(h *hold) {
-	h.settled = true
-	delete(s.holds, h.id)
-	if h.consumer != nil {
-		h.consumer.out--
-		return
-	}
-	if id := identity(&h.d); s.doubt[id] == h {
-		delete(s.doubt, id)
-	}
-}
-
-// settledPrefix is a tag up to which everything of the channel is settled; 0: the
-// first is not. The lock is held.
-func (s *source) settledPrefix() (upTo uint64) {
-	for len(s.tags) > 0 && s.tags[0].settled {
-		upTo = s.tags[0].tag
-		s.tags = s.tags[1:]
-	}
-	// Behind one that is held for long the settled ones would gather.
-	if len(s.tags) > 2*len(s.holds)+1000 {
-		s.tags = slices.DeleteFunc(s.tags, func(h *hold) bool { return h.settled })
-	}
-	return upTo
-}
-
 // Renew tells what is lost: messages of a channel that is gone which did not come
 // again, and puts back in time what RabbitMQ would soon take away.
 func (s *source) Renew(_ context.Context, refs []lanes.Ref) (lost []string, err error) {
@@ -344,142 +245,6 @@ func (s *source) Load(_ context.Context, refs []lanes.Ref) (map[string]any, erro
 		}
 	}
 	return raw, nil
-}
-
-// Release gives messages back: at once when the drain has begun, else when their
-// delay is over. RabbitMQ counts that.
-func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
-	if s.isDraining() {
-		if s.keeps() {
-			return nil // Close gives all back in order
-		}
-		s.awaitSilence(ctx)
-	}
-	now := time.Now()
-	s.io.Lock()
-	defer s.io.Unlock()
-	s.mu.Lock()
-	var back []*hold
-	for _, e := range entries {
-		h := s.holds[e.ID]
-		switch {
-		case h == nil:
-		case e.Delay <= 0 || s.draining:
-			back = append(back, h)
-		default:
-			h.due = now.Add(e.Delay)
-			s.delayed.push(h)
-			notify(s.more) // the session's timer
-		}
-	}
-	s.mu.Unlock()
-	s.giveBack(back)
-	return nil
-}
-
-// giveBack puts messages back to the head of the queue, in order. The io lock is
-// held.
-func (s *source) giveBack(back []*hold) {
-	slices.SortFunc(back, func(a, b *hold) int { return cmp.Compare(a.seq, b.seq) })
-	s.mu.Lock()
-	ch := s.ch
-	var tags []uint64
-	for _, h := range back {
-		if h.settled {
-			continue
-		}
-		if h.consumer != nil {
-			tags = append(tags, h.tag)
-		}
-		s.settle(h)
-	}
-	s.mu.Unlock()
-	if ch == nil {
-		return // they went back with the channel
-	}
-	for _, tag := range tags {
-		if ch.Nack(tag, false, true) != nil {
-			return
-		}
-	}
-}
-
-// awaitSilence waits until the consumer has ended, so that what is given back does
-// not come again at once.
-func (s *source) awaitSilence(ctx context.Context) {
-	s.mu.Lock()
-	away := s.ch == nil
-	s.mu.Unlock()
-	if away {
-		return
-	}
-	timer := time.NewTimer(silenceWait)
-	defer timer.Stop()
-	select {
-	case <-s.silent:
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-// Drain stops the deliveries. What no Fetch returned goes back once they have
-// ended.
-func (s *source) Drain() {
-	s.mu.Lock()
-	s.draining = true
-	unfetched := s.buffer
-	s.buffer = nil
-	for len(s.delayed) > 0 {
-		unfetched = append(unfetched, s.delayed.pop())
-	}
-	s.unfetched = unfetched
-	s.mu.Unlock()
-	close(s.drainOn)
-}
-
-// quieten notes that nothing is delivered any more.
-func (s *source) quieten() {
-	s.silence.Do(func() { close(s.silent) })
-	if s.keeps() {
-		return
-	}
-	s.io.Lock()
-	defer s.io.Unlock()
-	s.mu.Lock()
-	back := s.unfetched
-	s.unfetched = nil
-	s.mu.Unlock()
-	s.giveBack(back)
-}
-
-// Close gives back what is left, in order, and closes the channel.
-func (s *source) Close(ctx context.Context) error {
-	s.b.held.removeSource(s)
-	return do(ctx, func() error {
-		s.giveBackAll(ctx)
-		s.stop()
-		s.running.Wait()
-		return nil
-	})
-}
-
-func (s *source) giveBackAll(ctx context.Context) {
-	if !s.single() {
-		s.awaitSilence(ctx)
-	}
-	s.io.Lock()
-	defer s.io.Unlock()
-	s.mu.Lock()
-	var left []*hold
-	for _, h := range s.holds {
-		left = append(left, h)
-	}
-	s.mu.Unlock()
-	s.sendAcks(time.Now(), true)
-	if s.single() {
-		return // what this one gives back it would get again: the channel's end does it
-	}
-	s.giveBack(left)
 }
 
 // pending is how many messages are held, and since when the oldest is published.
