@@ -166,11 +166,10 @@ func (c *counts) read(ctx context.Context, records []*count) error {
 			case err != nil:
 				return fmt.Errorf("read a delivery count: %w", err)
 			}
-			n, err := strconv.Atoi(string(msg.Data))
-			if err != nil || n < 0 {
-				return nil // not ours: as if there were none
+			// What is no number is not ours: as if there were none.
+			if n, err := strconv.Atoi(string(msg.Data)); err == nil && n >= 0 {
+				r.n, r.seq = n, msg.Sequence
 			}
-			r.n, r.seq = n, msg.Sequence
 			return nil
 		})
 	}
