@@ -54,7 +54,8 @@ func policyFrom(p config.Profile) policy {
 
 // OrderByKey handles the events of one key (the entity's id) one at a time and
 // in the order of their publishing. Other keys go on in parallel. The app
-// refuses to start on a broker that can't do it.
+// refuses to start on a broker that can't do it. Once one has failed for good the
+// later ones of its key are handled without it, unless ParkKey says otherwise.
 func OrderByKey() HandlerOption { return func(p *policy) { p.order = true } }
 
 // ParkKey keeps the order of a key also over a failure, with OrderByKey: once an

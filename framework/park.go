@@ -35,11 +35,10 @@ func (a *App) parkConfig(h *handler) (*middleware.ParkConfig, error) {
 			return d == middleware.DispositionSkip
 		},
 		Handled: func(ctx context.Context, msg *message.Message) (bool, error) {
-			o := openedFrom(msg.Context())
-			if h.kind == kindPlain || o.err != nil {
-				return false, nil // a claim of dedup is no proof
+			if h.kind == kindPlain { // its claims are no proof
+				return false, nil
 			}
-			return inbox.Handled(ctx, a.cfg.DB, a.cfg.Dialect, h.group, o.env.ID)
+			return inbox.Handled(ctx, a.cfg.DB, a.cfg.Dialect, h.group, eventID(msg))
 		},
 	}, nil
 }

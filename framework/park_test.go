@@ -32,7 +32,6 @@ type counting struct {
 	mu     sync.Mutex
 	broken map[string]bool
 	tried  []string
-	done   []string
 }
 
 func newCounting(f *fixture) *counting {

@@ -1,10 +1,12 @@
 package middleware_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -181,6 +183,42 @@ func TestLaterMessagesOfAFailedKeyAreParked(t *testing.T) {
 	require.NoError(t, p.handle(keyed("a3", "a", 2)))
 	require.Equal(t, []string{"a1", "a2", "a3"}, p.ran[4:])
 	require.Empty(t, p.store.ids())
+}
+
+// A message that was handed out too often holds up its key as well, though it did
+// not run.
+func TestWhatWasHandedOutTooOftenHoldsUpItsKey(t *testing.T) {
+	t.Parallel()
+	p := newParking(t, nil)
+	require.NoError(t, p.handle(keyed("a1", "a", middleware.DefaultMaxDeliveries+1)))
+	require.NoError(t, p.handle(keyed("a2", "a", 1)))
+	require.Empty(t, p.ran)
+	require.Equal(t, map[string]string{"a1": middleware.ReasonDeliveriesExhausted, "a2": middleware.ReasonParked}, dead(p.dlq.messages()))
+	require.Equal(t, "a1", p.dlq.messages()[1].Metadata[middleware.DeadLetterParkedBehind])
+}
+
+// What parking adds to a dead letter fits into what is kept free for its story.
+func TestAParkedDeadLetterFitsTheBroker(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 10
+	store, dlq := &lines{last: 1 << 60}, newSink()
+	park, err := middleware.Park(middleware.ParkConfig{Store: store, Logger: quiet})
+	require.NoError(t, err)
+	handle := middleware.Chain(
+		poison(t, middleware.PoisonConfig{Publisher: dlq, Handler: "h", MaxBytes: limit, Parking: park}), park.Middleware,
+	)(fail(middleware.Permanent(errBoom)))
+	for _, id := range []string{"first-" + strings.Repeat("x", 1000), "second"} {
+		m := keyed(id, "a", 1)
+		m.Payload = bytes.Repeat([]byte("x"), limit-middleware.DeadLetterReserve-len(id))
+		_, err := handle(m)
+		require.NoError(t, err)
+	}
+	require.Len(t, dlq.messages(), 2)
+	for _, m := range dlq.messages() {
+		require.LessOrEqual(t, sizeOf(m), limit)
+		require.Equal(t, "1", m.Metadata[middleware.DeadLetterParksKey])
+		require.NotEmpty(t, m.Metadata[middleware.DeadLetterParkSeq])
+	}
 }
 
 // The row is there before the dead letter, and while it can't be written there is
