@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"time"
 
 	"github.com/headrace-go/headrace/bench/internal/brokerbench"
@@ -94,9 +95,22 @@ func runBrokers(ctx context.Context, f *flag.FlagSet, args []string) error {
 	f.StringVar(&o.AWS, "aws", "", "an emulator of SQS, such as http://127.0.0.1:4566 (scripts/aws-emulator start 4566); empty leaves it out")
 	f.IntVar(&o.Messages, "messages", 100_000, "messages of one measurement on Redis; SQL takes a fifth, SQS a tenth, stock a tenth of each")
 	f.IntVar(&o.Runs, "runs", 3, "how often each is measured")
+	f.StringVar(&o.Only, "only", "", "measure only what has this text in its line of the report")
+	profile := f.String("cpuprofile", "", "a file for a profile of the CPU")
 	out := f.String("out", "", "a folder for brokers.md (default: print the report)")
 	if err := f.Parse(args); err != nil {
 		return err
+	}
+	if *profile != "" {
+		to, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer to.Close()
+		if err := pprof.StartCPUProfile(to); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	r, err := brokerbench.Run(ctx, o)
 	if err != nil {

@@ -55,7 +55,7 @@ var arrows = []arrow{
 	{name: "the subscriptions' engine knows the port alone", from: re(`^framework/broker/lanes$`), deny: re(`^/`), allow: re(`^/(framework/broker|middleware|pkg/events)$`)},
 	{name: "an adapter in a module of its own imports the port and the engine", from: re(`^brokers/`), deny: re(`^/`), allow: re(`^/(framework/broker(/lanes)?|middleware|pkg/events)$`)},
 	{name: "the port imports no adapter", from: re(`^framework/broker$`), deny: re(`^/`), allow: re(`^/pkg/events$`)},
-	{name: "brokertest and testenv are for tests", from: re(`.`), deny: re(`^/framework/(broker/brokertest|testenv|frameworktest(/.*)?)$`), allow: nil},
+	{name: "brokertest, inboxtest and testenv are for tests", from: re(`.`), deny: re(`^/framework/(broker/brokertest|inbox/inboxtest|testenv|frameworktest(/.*)?)$`), allow: nil},
 	{name: "no module has a top-level internal folder", from: re(`^internal(/|$)`), deny: re(`.`), andTests: true},
 
 	{name: "orders talks to other services by events", from: re(`^services/orders(/|$)`), deny: re(`^/services/(payments|notifications)`), andTests: true},

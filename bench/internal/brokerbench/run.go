@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,6 +33,8 @@ type Options struct {
 	Messages int
 	// Runs is how often each measurement is made.
 	Runs int
+	// Only leaves out what has not this text in its broker or what; "" takes all.
+	Only string
 	// Progress receives a line for each step.
 	Progress io.Writer
 }
@@ -105,6 +108,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	for _, s := range subjects {
+		if !strings.Contains(s.broker+", "+s.what, o.Only) {
+			continue
+		}
 		row, err := b.measure(ctx, s)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", s.broker, s.what, err)
