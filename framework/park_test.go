@@ -217,6 +217,31 @@ func TestADiscardReleasesTheKey(t *testing.T) {
 	})
 }
 
+// A discarded letter that is imported again stands at the end of its key's line.
+func TestAnImportStandsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	c := newCounting(setup(t))
+	framework.HandleTx(c.app, made, "count", c.tx, framework.OrderByKey(), framework.ParkKey(), framework.MaxAttempts(1))
+	c.start()
+	c.breakDown("a1")
+	first := c.publish("a1", "a2", "a3")[0]
+	c.Idle()
+	c.breakDown()
+	c.ran()
+	var archive bytes.Buffer
+	_, err := c.queue.Discard(t.Context(), deadletter.DiscardOptions{Archive: &archive, Filter: deadletter.Filter{IDs: []string{first.ID}}})
+	require.NoError(t, err)
+	c.Idle()
+	_, err = c.queue.Import(t.Context(), &archive, deadletter.ImportOptions{})
+	require.NoError(t, err)
+	c.replay(deadletter.ReplayOptions{})
+	require.Equal(t, []string{"a2", "a3"}, c.ran())
+	require.Equal(t, []string{"a1 parked"}, c.letters())
+	c.replay(deadletter.ReplayOptions{})
+	require.Equal(t, []string{"a1"}, c.ran())
+	require.Zero(t, c.parked())
+}
+
 // Each kind of handler takes what it handled, skipped or knew out of its line.
 func TestEveryKindOfHandlerLeavesItsLine(t *testing.T) {
 	t.Parallel()
