@@ -58,9 +58,12 @@ func openSQL(t *testing.T, db *sql.DB, d sqltx.Dialect) broker.Broker {
 
 // cloud is SQS, which keeps no order, tells no topics, and looks at a queue by
 // receiving from it, which takes seconds: few tests run on it.
-func cloud(t *testing.T) broker.Broker {
+func cloud(t *testing.T) broker.Broker { return cloudOf(t, false) }
+
+func cloudOf(t *testing.T, fifo bool) broker.Broker {
+	t.Helper()
 	b, err := sqs.Open(context.Background(), sqs.Config{
-		Mode: sqs.ModeSQS, Endpoint: testenv.AWS(t).Endpoint(), Prefix: "dlq" + strings.ReplaceAll(events.NewID(), "-", "")[16:] + "-",
+		Mode: sqs.ModeSQS, FIFO: fifo, Endpoint: testenv.AWS(t).Endpoint(), Prefix: "dlq" + strings.ReplaceAll(events.NewID(), "-", "")[16:] + "-",
 		Topology: sqs.TopologyEnsure, WaitTime: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)

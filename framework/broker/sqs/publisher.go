@@ -143,8 +143,10 @@ func (p *publisher) prepare(ctx context.Context, topic string, i int, msg *messa
 	}
 	o.key = msg.Metadata[events.KeyOrdering]
 	id := msg.Metadata[events.KeyID]
-	if id == "" {
-		id = uuid.NewString() // no event: nothing to recognize a copy by
+	if id == "" || deadLetters(topic) {
+		// No event: nothing to recognize a copy by. And a dead letter that is edited
+		// or imported again is no copy of the one that goes: SQS would drop it.
+		id = uuid.NewString()
 	} else if redriven := msg.Metadata[middleware.DeadLetterRedriveCount]; redriven != "" {
 		id += "." + redriven // a replay within five minutes is no duplicate
 	}
