@@ -297,7 +297,7 @@ func (a *App) register(k kind, d events.Descriptor, name string, isNil bool, opt
 			opt(&p)
 		}
 	}
-	h := &handler{name: name, kind: k, event: d, policy: p, group: p.group, code: setInCode(opts)}
+	h := &handler{name: name, kind: k, event: d, policy: p, group: p.group, code: setInCode(opts), crew: newCrew()}
 	if h.group == "" {
 		h.group = a.cfg.Service + "." + name
 	}

@@ -34,6 +34,7 @@ type handler struct {
 	// invoke runs one attempt.
 	invoke func(ctx context.Context, env events.Envelope) error
 	stack  *middleware.Stack
+	crew   *crew
 	// parked keeps the lines of keys that are held up; nil without ParkKey.
 	parked *parked.Store
 	// gate pauses both subscriptions while the breaker is open; nil without one.

@@ -105,6 +105,7 @@ type run struct {
 
 	router     *message.Router
 	routerDone chan struct{}
+	crews      []*crew
 
 	stopRelay context.CancelFunc
 	relayDone chan struct{}
@@ -210,6 +211,8 @@ func (r *run) startRouter(ctx, work context.Context) error {
 		if err != nil {
 			return err
 		}
+		h.crew.start(2 * max(h.policy.concurrency, 1)) // one for the stack, one for its attempt
+		r.crews = append(r.crews, h.crew)
 		process := a.process(h, stack)
 		registered[i][0] = router.AddConsumerHandler(h.name, h.event.Topic, live, process)
 		registered[i][1] = router.AddConsumerHandler(h.name+"/redrive", broker.RedriveTopic(h.group), redrives, process)
@@ -354,6 +357,9 @@ func (r *run) drain(work context.Context, stopWork context.CancelFunc) error {
 	end := start.Add(a.cfg.Profile.Drain.Timeout)
 
 	err := r.stopIntake(work, start.Add(a.handlerBudget()))
+	for _, c := range r.crews {
+		c.stop()
+	}
 	if r.stopBackground != nil {
 		r.stopBackground()
 	}

@@ -31,6 +31,7 @@ func (a *App) stackOf(h *handler) (*middleware.Stack, error) {
 		Service:     a.cfg.Service,
 		Metrics:     a.metrics,
 		Logger:      a.logger,
+		Recover:     middleware.RecoverConfig{Go: h.crew.do},
 		Correlation: middleware.CorrelationConfig{TracerProvider: a.cfg.Tracer, Group: h.group},
 		Poison:      a.poisonConfig(h),
 		Retry: middleware.RetryConfig{
@@ -113,7 +114,7 @@ func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHand
 	)(func(msg *message.Message) ([]*message.Message, error) {
 		return nil, h.invoke(msg.Context(), openedFrom(msg.Context()).env)
 	})
-	return func(msg *message.Message) error {
+	handle := func(msg *message.Message) error {
 		h.inFlight.Add(1)
 		defer h.inFlight.Add(-1)
 		_, err := guarded(msg)
@@ -123,6 +124,8 @@ func (a *App) process(h *handler, stack *middleware.Stack) message.NoPublishHand
 		}
 		return err
 	}
+	// The router has a goroutine for each message, whose stack would have to grow.
+	return func(msg *message.Message) error { return h.crew.wait(func() error { return handle(msg) }) }
 }
 
 // opened is a message's envelope, or why it has none.

@@ -22,6 +22,10 @@ type RecoverConfig struct {
 	// can stop a runtime.Goexit there: the message is nacked and the goroutine
 	// ends. Meant for the outermost layer, with a default Recover further in.
 	SameGoroutine bool
+	// Go runs its argument on a goroutine of its own or on one that nothing else
+	// uses meanwhile, such as one of a pool that survives a runtime.Goexit. Default:
+	// a new goroutine. A pool saves growing a new stack for each message.
+	Go func(func())
 	// Logger receives a Goexit that could only be nacked. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -49,7 +53,11 @@ func Recover(cfg RecoverConfig) message.HandlerMiddleware {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			a := &attempt{next: next, msg: msg, maxStack: cfg.MaxStackBytes}
 			a.done.Add(1)
-			go a.run()
+			if cfg.Go != nil {
+				cfg.Go(a.run)
+			} else {
+				go a.run()
+			}
 			a.done.Wait()
 			return a.produced, a.err
 		}

@@ -69,7 +69,7 @@ func (b *bench) redisSubjects(ctx context.Context) ([]subject, error) {
 			broker: "Redis Streams", what: "the same with the whole stack and duplicates known in Redis", share: 2,
 			ours: filled(func(ctx context.Context, n int, m *meter, topic string) error {
 				c := withStack(ours, store)
-				c.Profile.Delivery.Concurrency = 50
+				c.Profile.Delivery.Concurrency, c.Profile.Delivery.MaxInFlight = 50, 500
 				return app(ctx, n, m, c, topic, plain)
 			}),
 			stock: stockConsume,

@@ -129,7 +129,7 @@ func (b *bench) sqlSubjects(ctx context.Context, d dialect) ([]subject, error) {
 		return draining(ctx, n, m, sub, topic, false)
 	})
 	wide := func(c framework.Config) framework.Config {
-		c.Profile.Delivery.Concurrency = 50
+		c.Profile.Delivery.Concurrency, c.Profile.Delivery.MaxInFlight = 50, 500
 		return c
 	}
 	return []subject{

@@ -677,6 +677,13 @@ func (d *dispatcher) takeAcks(limit int) []*Entry {
 	return out
 }
 
+// busy tells whether messages run or wait to.
+func (d *dispatcher) busy() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.runningN+d.ready.n > 1
+}
+
 // forget drops entries whose settlement the broker confirmed.
 func (d *dispatcher) forget(entries []*Entry) {
 	d.mu.Lock()

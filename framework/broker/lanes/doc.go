@@ -16,6 +16,7 @@
 // the body is loaded again when its turn comes. So one key never fills the
 // memory that the others need, and MaxHeld bounds what is held.
 //
-// Nothing waits on a timer to be sent: acks that gather while one round trip
-// runs leave together with the next.
+// Acks that gather while one round trip runs leave together with the next; while
+// messages run, that one waits a millisecond for more. Nothing else waits on a
+// timer to be sent.
 package lanes

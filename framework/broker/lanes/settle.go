@@ -1,6 +1,9 @@
 package lanes
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // settleBatch is the most entries that one round trip settles.
 const settleBatch = 1000
@@ -66,6 +69,7 @@ func (p *pump) flush() {
 		}
 		if len(acks) > 0 && p.send("acks", acks, func(batch []*Entry) error { return p.src.Ack(p.flushCtx, batch) }) {
 			p.d.forget(acks)
+			p.gather(len(acks))
 		}
 		if len(recounts) > 0 {
 			p.send("recounts", recounts, func(batch []*Entry) error {
@@ -84,6 +88,28 @@ func (p *pump) flush() {
 				p.d.forget(batch)
 			}
 		}
+	}
+}
+
+const (
+	// While messages run, acks gather for so long: one round trip for each would
+	// cost more than many a handler.
+	gatherTime = time.Millisecond
+	// gatherEnough is a batch that is large without waiting.
+	gatherEnough = 64
+)
+
+// gather waits a moment after a small batch, so that the next is larger, unless
+// nothing runs or the drain has begun.
+func (p *pump) gather(sent int) {
+	if sent >= gatherEnough || !p.d.busy() {
+		return
+	}
+	pause := time.NewTimer(gatherTime)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-p.draining:
 	}
 }
 

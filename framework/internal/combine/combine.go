@@ -6,6 +6,7 @@ package combine
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -120,6 +121,9 @@ func (g *Group[Q, A]) leave(c *call[Q, A]) bool {
 
 // send takes a batch, sends it, and hands the lead to whoever waits first.
 func (g *Group[Q, A]) send(ctx context.Context) {
+	// Who is about to ask comes first, where there is somebody: a batch is cheaper
+	// than two.
+	runtime.Gosched()
 	g.mu.Lock()
 	n := min(len(g.queue), g.Max)
 	batch := make([]*call[Q, A], n)
