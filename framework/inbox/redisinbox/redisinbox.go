@@ -66,12 +66,14 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, commits: newTrips(cfg.Client, commit, nil)}
 	s.claims = newTrips(cfg.Client, claim, s.unclaimed)
+	s.claims.fresh = true
 	return s, nil
 }
 
 // A value is "c:<token>" while claimed and "d:<token>" once done, or
-// "d:<token>:<result>". Claim and commit take many keys; what fails on one of them, such as a foreign value, fails no
-// other. What a client sent twice finds its own token.
+// "d:<token>:<result>". Claim and commit take many keys; what fails on one of
+// them, such as a foreign value, fails no other. What a client sent twice finds its
+// own token.
 var (
 	claim = redis.NewScript(`
 local out = {}
