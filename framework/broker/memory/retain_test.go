@@ -20,9 +20,9 @@ func publish(t *testing.T, b *memory.Broker, topic string, n int) {
 	}
 }
 
-// TestRetainBoundsWhatIsSettled: what no group needs goes, the oldest first, and
+// TestRetainBoundsWhatIsSettled_B46: what no group needs goes, the oldest first, and
 // what a group has not acked stays however much it is.
-func TestRetainBoundsWhatIsSettled(t *testing.T) {
+func TestRetainBoundsWhatIsSettled_B46(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := memory.New(memory.Config{Retain: 80})

@@ -189,7 +189,9 @@ func TestTrimmedByOthers_B34(t *testing.T) {
 	eventually(t, func() bool { return c.XPending(ctx, "topic", "g").Val().Count == 0 }, "nothing stays pending")
 }
 
-func TestTrimsOnlyWhatEveryGroupHasAcked(t *testing.T) {
+// B46: a stream keeps what a group has not acked, however old, and loses the rest
+// after the retention.
+func TestTrimsOnlyWhatEveryGroupHasAcked_B46(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	c := server.Client()

@@ -420,9 +420,9 @@ func TestDeletedMessages(t *testing.T) {
 	})
 }
 
-// Cleaning removes what is old and settled by every group, a batch at a time,
+// B46: cleaning removes what is old and settled by every group, a batch at a time,
 // and nothing that a group, also a stock one, has yet to read.
-func TestCleaning(t *testing.T) {
+func TestCleaning_B46(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, d dialect, db *sql.DB) {
 		b := d.open(t, db, sqldb.Config{Retention: time.Millisecond, MaintainEvery: 50 * time.Millisecond, CleanupBatch: 7})
