@@ -75,6 +75,7 @@ func (s *source) onRevoked(ctx context.Context, _ *kgo.Client, revoked map[strin
 			continue
 		}
 		parts = append(parts, p)
+		p.going = true
 		for _, it := range p.items {
 			if it.id == "" {
 				if it.holder == "" && it.mark != it.count {

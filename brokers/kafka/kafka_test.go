@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	stock "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rcrowley/go-metrics"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -25,6 +26,7 @@ import (
 var quiet = slog.New(slog.DiscardHandler)
 
 func TestMain(m *testing.M) {
+	metrics.UseNilMetrics = true // those of stock's client have a goroutine that never ends
 	brokertest.Main(m, func(ctx context.Context, addr string) (broker.Broker, error) {
 		return kafka.Open(ctx, config(addr))
 	})

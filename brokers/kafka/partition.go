@@ -19,7 +19,8 @@ type item struct {
 	mark   int         // the count that has to be on record
 	due    time.Time
 
-	// holder is the member that has it in hand, where another owns the partition.
+	// holder is the member that has it in hand, where another owns the partition. Of
+	// what is in hand here it is this one, from when the partition is handed on.
 	holder string
 	until  time.Time
 	// settled and back are what this member, as the holder, has to tell.
@@ -38,6 +39,7 @@ type part struct {
 	record string    // what the last commit that is known wrote
 	lostAt time.Time // when the group was lost; zero: it is ours
 	paused bool
+	going  bool // it is being handed on: nothing more is handed out
 }
 
 // find returns the item at an offset.

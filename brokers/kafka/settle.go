@@ -25,7 +25,7 @@ func (s *source) Ack(ctx context.Context, entries []*lanes.Entry) error {
 		if it == nil {
 			continue // lost, or done by a call that failed later
 		}
-		if it.part == nil {
+		if it.holder != "" {
 			it.settled, s.untold = true, true
 			delete(s.live, it.id)
 			continue
@@ -51,7 +51,7 @@ func (s *source) Release(ctx context.Context, entries []*lanes.Entry) error {
 		if e.Delay > 0 {
 			it.due = now.Add(e.Delay)
 		}
-		if it.part == nil {
+		if it.holder != "" {
 			it.back, s.untold = true, true
 			continue
 		}
@@ -104,7 +104,7 @@ var errAway = errors.New("the group is out of reach, and is being joined again")
 
 // over tells that what was in hand may be in another's by now. The lock is held.
 func (s *source) over(it *item, now time.Time) bool {
-	if it.part == nil {
+	if it.holder != "" {
 		return now.After(it.until)
 	}
 	return !it.part.lostAt.IsZero() && now.Sub(it.part.lostAt) > s.cfg.Lease
@@ -113,10 +113,10 @@ func (s *source) over(it *item, now time.Time) bool {
 // mark sets the count that has to be on record. The lock is held.
 func (s *source) mark(it *item, count int) {
 	it.mark = count
-	if it.part != nil {
-		it.part.changes++
-	} else {
+	if it.holder != "" {
 		s.untold = true
+	} else {
+		it.part.changes++
 	}
 }
 

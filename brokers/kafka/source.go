@@ -195,6 +195,9 @@ func (s *source) choose(limit int) (chosen []*item) {
 		if len(chosen) == limit {
 			break
 		}
+		if p.going {
+			continue
+		}
 		key := deletedKey(s.id, p.n)
 		chosen = append(chosen, p.choose(limit-len(chosen), s.cfg.Order, now, func(o int64) bool { return s.b.deleted.has(key, o) })...)
 	}
@@ -207,7 +210,7 @@ func (s *source) handOut(chosen []*item) []*lanes.Entry {
 	defer s.mu.Unlock()
 	entries := make([]*lanes.Entry, 0, len(chosen))
 	for _, it := range chosen {
-		if it.part == nil || s.parts[it.part.n] != it.part {
+		if p := it.part; p == nil || p.going || s.parts[p.n] != p {
 			continue
 		}
 		s.hands++
