@@ -164,9 +164,9 @@ func (c Config) Features() broker.Features {
 		OrderPerKey:         true,
 		OrderAcrossReplicas: true,
 		Delay:               true,
-		// A consumer that dies takes its delays along; what it had comes again once
-		// its session is over.
-		MaxDelay:           broker.MinLease,
+		// A consumer that drains leaves its delays behind; one that dies takes them
+		// along, and what it had comes again once its session is over.
+		MaxDelay:           c.MinSession,
 		HoldsDelay:         true,
 		MaxMessageBytes:    c.MaxMessageBytes,
 		DeliveryCount:      true,

@@ -143,7 +143,7 @@ func (s *source) onLost(_ context.Context, _ *kgo.Client, lost map[string][]int3
 		for _, r := range p.queue {
 			s.bytes -= int64(size(r))
 		}
-		p.queue, p.paused, p.lostAt = nil, false, time.Now()
+		p.queue, p.lostAt = nil, time.Now()
 		s.lost[n] = p
 	}
 }
@@ -249,6 +249,10 @@ func (s *source) tell(ctx context.Context) error {
 func (s *source) prune(items []*item, now time.Time) []*item {
 	over := len(items) - MaxUnsettled
 	return slices.DeleteFunc(items, func(it *item) bool {
+		if it.told.IsZero() && s.live[it.id] != it && !it.settled && !it.back && now.Sub(it.until) > 2*s.cfg.Lease {
+			s.drop(it) // lost long ago
+			return true
+		}
 		if it.told.IsZero() || over <= 0 && now.Sub(it.told) < 2*s.cfg.Lease {
 			return false
 		}

@@ -38,8 +38,7 @@ type part struct {
 	changes, sent int
 	record string    // what the last commit that is known wrote
 	lostAt time.Time // when the group was lost; zero: it is ours
-	paused bool
-	going  bool // it is being handed on: nothing more is handed out
+	going  bool      // it is being handed on: nothing more is handed out
 }
 
 // find returns the item at an offset.

@@ -60,7 +60,8 @@ type source struct {
 	mu     sync.Mutex
 	id     kadm.TopicID
 	parts  map[int32]*part
-	lost   map[int32]*part  // the group was lost, and is being joined again
+	lost   map[int32]*part // the group was lost, and is being joined again
+	paused map[int32]bool
 	live   map[string]*item // in hand, by the entry's id
 	handed map[int32][]*item
 	tellAt time.Time
@@ -83,7 +84,7 @@ func (b *Broker) join(ctx context.Context, cfg lanes.Config) (lanes.Source, erro
 		b: b, cfg: cfg, name: b.cfg.TopicName(cfg.Topic), group: b.cfg.GroupName(cfg.Group), member: uuid.NewString()[:13],
 		log:    cfg.Logger.With("topic", cfg.Topic, "group", cfg.Group, "consumer", cfg.Consumer),
 		joined: make(chan struct{}), assigned: make(chan struct{}),
-		parts: make(map[int32]*part), lost: make(map[int32]*part), live: make(map[string]*item), handed: make(map[int32][]*item),
+		parts: make(map[int32]*part), lost: make(map[int32]*part), paused: make(map[int32]bool), live: make(map[string]*item), handed: make(map[int32][]*item),
 	}
 	rctx, cancel := b.timeout(ctx)
 	defer cancel()
@@ -267,17 +268,19 @@ func (s *source) poll(ctx context.Context, limit int, wait time.Duration) error 
 	return fetchError(fetches)
 }
 
-// flow tells which partitions to read no more for now, and which to read again.
-// The lock is held.
+// flow tells which partitions to read no more for now, and which to read again. The
+// client remembers the former also while another member has them. The lock is held.
 func (s *source) flow() (pause, resume []int32) {
-	for _, p := range s.parts {
-		switch {
-		case !p.paused && len(p.queue) >= queueAhead:
-			p.paused = true
-			pause = append(pause, p.n)
-		case p.paused && len(p.queue) < queueAhead/4:
-			p.paused = false
-			resume = append(resume, p.n)
+	for n, p := range s.parts {
+		if !s.paused[n] && len(p.queue) >= queueAhead {
+			s.paused[n] = true
+			pause = append(pause, n)
+		}
+	}
+	for n := range s.paused {
+		if p := s.parts[n]; p == nil || len(p.queue) < queueAhead/4 {
+			delete(s.paused, n)
+			resume = append(resume, n)
 		}
 	}
 	return pause, resume
