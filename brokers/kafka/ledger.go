@@ -109,7 +109,7 @@ func decodeLedger(base int64, metadata string) (ledger, error) {
 	broken := false
 	num := func() uint64 {
 		v, n := binary.Uvarint(b)
-		if n <= 0 {
+		if n <= 0 || v > 1<<50 { // sums of those stay numbers
 			broken = true
 			return 0
 		}
