@@ -253,15 +253,15 @@ func (r *Relay) loop(ctx context.Context, untilIdle chan struct{}) {
 
 // looper is the coordinator's state.
 type looper struct {
-	relay       *Relay
-	results     chan result
-	free        int
-	busy        map[int]bool
-	waiting     []chan struct{} // flushes
+	relay   *Relay
+	results chan result
+	free    int
+	busy    map[int]bool
+	waiting []chan struct{} // flushes
 	// backlog: a worker found many rows of late, so the shards are spread over all
 	// that are free. Else one takes them: a few rows are through sooner in one
 	// transaction than in four that share the database.
-	backlog bool
+	backlog     bool
 	contended   time.Duration
 	trouble     time.Duration
 	scoutFailed bool
