@@ -68,7 +68,10 @@ func OrderByKey() HandlerOption { return func(p *policy) { p.order = true } }
 //
 // It needs Config.DB, where the events that hold up their key are noted, and
 // costs one indexed query for each event that has a key. A dead letter that is
-// deleted by other means than headrace dlq discard leaves its key held up. A
+// deleted by other means than headrace dlq discard leaves its key held up. On a
+// broker that keeps order within one process only (Redis Streams, NATS), the
+// messages that a killed process held come again after their lease, behind what
+// came since: there the order of a key does not outlive a kill -9. A
 // handler that starts without ParkKey forgets what its group has parked: all
 // replicas must agree.
 func ParkKey() HandlerOption { return func(p *policy) { p.park = true } }

@@ -279,7 +279,7 @@ func (a *App) warn(ctx context.Context) {
 		}
 	}
 	if len(ordered) > 0 {
-		a.logger.InfoContext(ctx, "order by key holds within one process only on this broker: run one replica of the service, or choose a broker that keeps order across them",
+		a.logger.InfoContext(ctx, "order by key holds within one process on this broker, and not over its kill: run one replica of the service, or choose a broker that keeps order across them",
 			"handlers", ordered, "broker", a.cfg.Broker.Name())
 	}
 }

@@ -225,6 +225,19 @@ func (p *poison) giveBack(msg *message.Message, rec *record, handler string, err
 	return err
 }
 
+// firstFailure is when the message failed first: before its replay, where it has
+// one behind it.
+func firstFailure(msg *message.Message, here time.Time) time.Time {
+	if msg.Metadata[DeadLetterRedriveCount] == "" {
+		return here
+	}
+	before, err := time.Parse(time.RFC3339Nano, msg.Metadata[DeadLetterFirstFailedAt])
+	if err != nil || before.After(here) {
+		return here
+	}
+	return before
+}
+
 // bury publishes the dead letter. It returns nil only once that is confirmed.
 func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery, handler string, err error) error {
 	ctx := msg.Context()
@@ -245,6 +258,7 @@ func (p *poison) bury(msg *message.Message, o original, rec *record, d *Delivery
 	if s.first.IsZero() {
 		s.first, s.last = now, now
 	}
+	s.first = firstFailure(msg, s.first)
 	var pubErr error
 	if p.Parking != nil {
 		s.parking, pubErr = p.Parking.bury(ctx, msg, err) // before the dead letter: a crash in between brings the message again

@@ -457,3 +457,25 @@ func ExamplePoison() {
 	// event-1 {"currency":"XXQ"}
 	// permanent - unknown currency XXQ
 }
+
+// A message that fails again after its replay failed first when it did the first
+// time; what only claims so is not believed.
+func TestAReplayThatFailsKeepsTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	const before = "2026-01-02T03:04:05Z"
+	for redrives, want := range map[string]bool{"1": true, "": false} {
+		dlq := newSink()
+		msg, _ := delivered(newMessage("1"), 1, nil)
+		msg.Metadata[middleware.DeadLetterFirstFailedAt] = before
+		if redrives != "" {
+			msg.Metadata[middleware.DeadLetterRedriveCount] = redrives
+		}
+		_, err := poison(t, middleware.PoisonConfig{Publisher: dlq, Handler: "h"})(func(*message.Message) ([]*message.Message, error) {
+			return nil, middleware.Permanent(errBoom)
+		})(msg)
+		require.NoError(t, err)
+		md := dlq.only(t).Metadata
+		require.Equal(t, want, md[middleware.DeadLetterFirstFailedAt] == before)
+		require.NotEqual(t, before, md[middleware.DeadLetterLastFailedAt])
+	}
+}

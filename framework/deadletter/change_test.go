@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -165,7 +166,10 @@ func TestEditKeepsTheOriginalAndReplays(t *testing.T) {
 		require.NoError(t, err)
 		got := d.stored(broker.RedriveTopic(group))[0]
 		require.Equal(t, []any{sent.UUID, message.Payload(payload)}, []any{got.UUID, got.Payload})
-		require.Equal(t, message.Metadata{"tenant": "t2", middleware.DeadLetterRedriveCount: "1"}, got.Metadata)
+		require.Equal(t, message.Metadata{
+			"tenant": "t2", middleware.DeadLetterRedriveCount: "1",
+			middleware.DeadLetterFirstFailedAt: old.FirstFailedAt.Format(time.RFC3339Nano),
+		}, got.Metadata)
 	})
 }
 

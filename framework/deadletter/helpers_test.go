@@ -56,10 +56,8 @@ func openSQL(t *testing.T, db *sql.DB, d sqltx.Dialect) broker.Broker {
 	return b
 }
 
-// cloud is SQS, which keeps no order, tells no topics, and looks at a queue by
+// cloudOf is SQS, which keeps no order, tells no topics, and looks at a queue by
 // receiving from it, which takes seconds: few tests run on it.
-func cloud(t *testing.T) broker.Broker { return cloudOf(t, false) }
-
 func cloudOf(t *testing.T, fifo bool) broker.Broker {
 	t.Helper()
 	b, err := sqs.Open(context.Background(), sqs.Config{

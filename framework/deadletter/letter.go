@@ -117,6 +117,9 @@ func (l Letter) Original() *message.Message {
 func (l Letter) redriven() *message.Message {
 	m := l.Original()
 	m.Metadata[middleware.DeadLetterRedriveCount] = strconv.Itoa(l.Redrives + 1)
+	if first := l.Message.Metadata[middleware.DeadLetterFirstFailedAt]; first != "" {
+		m.Metadata[middleware.DeadLetterFirstFailedAt] = first // should it fail again
+	}
 	if l.ParksKey {
 		m.Metadata[middleware.DeadLetterParkSeq] = strconv.FormatInt(l.ParkSeq, 10)
 	}

@@ -42,7 +42,7 @@ type ReplayOptions struct {
 	AnyOrder bool
 	// Batch is how many letters are published before they are deleted, at most:
 	// as many may be published twice after a crash. Default 100; with Rate, at
-	// most a second's worth.
+	// most a tenth of a second's worth.
 	Batch int
 	// Journal is a file that makes an interrupted replay go on exactly where it
 	// was. Name the same file again to resume; it is removed at the end of a
@@ -72,7 +72,7 @@ func (o ReplayOptions) WithDefaults() ReplayOptions {
 		o.Batch = DefaultBatch
 	}
 	if o.Rate > 0 {
-		o.Batch = max(1, min(o.Batch, int(o.Rate)))
+		o.Batch = max(1, min(o.Batch, int(o.Rate/10)))
 	}
 	if o.Outcome == 0 {
 		o.Outcome = DefaultOutcome

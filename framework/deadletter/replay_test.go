@@ -36,6 +36,8 @@ func TestReplayRestoresTheMessage_B23(t *testing.T) {
 		require.Len(t, got, 2)
 		for i, want := range []*message.Message{first, second} {
 			want.Metadata[middleware.DeadLetterRedriveCount] = fmt.Sprint(i + 1)
+			require.NotEmpty(t, got[i].Metadata[middleware.DeadLetterFirstFailedAt], "since when it fails, should it fail again")
+			want.Metadata[middleware.DeadLetterFirstFailedAt] = got[i].Metadata[middleware.DeadLetterFirstFailedAt]
 			require.Equal(t, []any{want.UUID, want.Payload, want.Metadata}, []any{got[i].UUID, got[i].Payload, got[i].Metadata})
 		}
 		require.Len(t, d.entries, 2)

@@ -53,7 +53,15 @@ func (p Program[S]) pipelineOf(ctx context.Context, c Call) (framework.Explanati
 		return none, err
 	}
 	if sources.Faults != nil {
-		return none, sources.Faults
+		// A laptop has not the secrets of production, and no handler's numbers come
+		// from them.
+		var missing []MissingSetting
+		if settings, missing, err = p.standIns(c); err != nil {
+			return none, err
+		}
+		for _, m := range missing {
+			fmt.Fprintf(c.Stderr, "%s: %s (%s) is not set here: explained without it\n", p.Name, m.Key, m.Env)
+		}
 	}
 	profile := settings.Common()
 	base := framework.Config{

@@ -75,6 +75,10 @@ refused unless --force.`,
 			if d.json {
 				return printJSON(cmd.OutOrStdout(), show(edited, false))
 			}
+			if edited.ParkedBehind != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "edited dead letter %s of %s, which waits behind %s; `headrace dlq replay %s` gives both to the group, in order\n", edited.ID, q.Group(), edited.ParkedBehind, q.Group())
+				return nil
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "edited dead letter %s of %s; `headrace dlq replay %s --id %s` gives it to the group\n", edited.ID, q.Group(), q.Group(), edited.ID)
 			return nil
 		},

@@ -164,7 +164,11 @@ func tell(w io.Writer, s shown) {
 	row("service", "%s", s.Service)
 	row("handler", "%s", s.Handler)
 	row("topic", "%s", s.Topic)
-	row("attempts", "%s", times(s.Attempts))
+	if s.ParkedBehind != "" {
+		row("attempts", "0: it was parked unrun")
+	} else {
+		row("attempts", "%s", times(s.Attempts))
+	}
 	row("deliveries", "%s", times(s.Deliveries))
 	redrives := strconv.Itoa(s.Redrives)
 	if s.RedrivesParked > 0 {

@@ -84,6 +84,10 @@ older than --max-age, or when the broker takes nothing.`,
 				t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 				fmt.Fprintln(t, "OUTBOX\tBACKLOG\tHELD\tOLDEST\tPARKED\t")
 				for _, s := range all {
+					if s.Error != "" {
+						fmt.Fprintf(t, "%s\t-\t-\t-\t-\t%s\n", s.Name, cell(s.Error, 1000))
+						continue
+					}
 					fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%d\t%s\n", s.Name, s.Backlog, s.Held, seconds(s.OldestAgeSeconds), s.Parked, cell(s.verdict(maxAge), 160))
 				}
 				if err := t.Flush(); err != nil {

@@ -42,7 +42,7 @@ func keepRedis(ctx context.Context, folder string, say func(format string, args 
 	}
 	say("%s at %s", srv.Kind(), srv.URL())
 	if srv.Kind() == localredis.KindEmbedded {
-		say("no redis-server on PATH: an in-process Redis, saved to %s about once a second", folder)
+		say("no redis-server on PATH: an in-process Redis, saved to %s about once a second; a kill -9 of this process loses the events of the last one", folder)
 	}
 	k := &redisKeeper{url: srv.URL(), done: make(chan struct{})}
 	ctx, k.cancel = context.WithCancel(ctx)
