@@ -208,33 +208,41 @@ func (b *bench) handSQLConsume(ctx context.Context, n int, m *meter, db *sql.DB,
 	defer m.stop()
 	last := int64(-1)
 	for n > 0 {
-		rows, err := db.QueryContext(ctx, read, last)
+		got, next, err := readRows(ctx, db, read, last)
 		if err != nil {
-			return err
-		}
-		got := 0
-		for rows.Next() {
-			var payload, metadata []byte
-			if err := rows.Scan(&last, &payload, &metadata); err != nil {
-				return errors.Join(err, rows.Close())
-			}
-			if _, err := decodeMetadata(metadata); err != nil {
-				return errors.Join(err, rows.Close())
-			}
-			got++
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
 		}
 		if got == 0 {
 			return errors.New("the table ended early")
 		}
+		last = next
 		if _, err := db.ExecContext(ctx, move, last); err != nil {
 			return err
 		}
 		n -= got
 	}
 	return nil
+}
+
+// readRows decodes the rows past last; it returns how many there were and the
+// offset of the last one.
+func readRows(ctx context.Context, db *sql.DB, query string, last int64) (n int, end int64, err error) {
+	rows, err := db.QueryContext(ctx, query, last)
+	if err != nil {
+		return 0, last, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var payload, metadata []byte
+		if err := rows.Scan(&last, &payload, &metadata); err != nil {
+			return n, last, err
+		}
+		if _, err := decodeMetadata(metadata); err != nil {
+			return n, last, err
+		}
+		n++
+	}
+	return n, last, rows.Err()
 }
 
 func quotedOffset(d dialect) string {
