@@ -59,7 +59,7 @@ vet: ## go vet every module
 lint: ## golangci-lint over every module (holds the import arrows)
 	@for m in $(MODULES); do \
 		echo "== $$m: lint"; \
-		(cd $$m && GOWORK=off $(GOLANGCI_LINT) run --config "$(CURDIR)/.golangci.yml" ./...); \
+		(cd $$m && GOWORK=off $(GOLANGCI_LINT) run --allow-parallel-runners --config "$(CURDIR)/.golangci.yml" ./...); \
 	done
 
 .PHONY: fmt
