@@ -336,11 +336,11 @@ func testReplayKilled(t *testing.T, k kind) {
 		point       string
 		least, most int // dead letters afterwards; SQS has no order, so there it varies
 	}{
-		{"redrive.published@2", 30, 30}, // the second ten are published, nothing says so
+		{"redrive.published@2", 30, 30}, // with a rate of 100 a batch is ten: the second is published, nothing says so
 		{"redrive.journaled", 30, 30},   // ten are published, perhaps again, and on record
 		{"redrive.deleted", 10, 20},     // what is on record is deleted unpublished, and ten more are done
 	} {
-		out, code := s.run(armed, []string{"HEADRACE_FAILPOINT=" + step.point}, "replay", chargeOrder, "--yes", "--rate", "10")
+		out, code := s.run(armed, []string{"HEADRACE_FAILPOINT=" + step.point}, "replay", chargeOrder, "--yes", "--rate", "100")
 		require.Equal(t, -1, code, "%s: not killed: %s", step.point, out)
 		// On SQS what the killed one was looking at is out of sight for 30 s.
 		eventually(t, 2*time.Minute, func() error {
