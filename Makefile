@@ -38,8 +38,8 @@ test: ## build, vet and test every module; starts the servers that it needs
 .PHONY: test-modules
 test-modules: build vet ## the same on servers that already run
 	$(call each,go test -race -p $(TESTPROCS) -timeout 20m $(TESTFLAGS) ./...)
-	@echo "== .: what the race detector makes too slow, without it"
-	GOWORK=off go test $(TESTFLAGS) -run 'TestConformance/sqlite' ./framework/broker/sqldb
+	@echo "== .: what the race detector makes too slow, without it; two tests at a time, whose leases of a second one file's writers share"
+	GOWORK=off go test $(TESTFLAGS) -parallel 2 -run 'TestConformance/sqlite' ./framework/broker/sqldb
 
 .PHONY: test-short
 test-short: ## the quick tests only, no race detector
