@@ -93,7 +93,7 @@ func runBrokers(ctx context.Context, f *flag.FlagSet, args []string) error {
 	servers(f, &o.Postgres, &o.Redis)
 	f.StringVar(&o.MySQL, "mysql", "root@tcp(127.0.0.1:3306)/", "a MySQL or MariaDB server, as its driver writes it; empty leaves it out")
 	f.StringVar(&o.AWS, "aws", "", "an emulator of SQS, such as http://127.0.0.1:4566 (scripts/aws-emulator start 4566); empty leaves it out")
-	f.IntVar(&o.Messages, "messages", 100_000, "messages of one measurement on Redis; SQL takes a fifth, SQS a tenth, stock a tenth of each")
+	f.IntVar(&o.Messages, "messages", 100_000, "messages of one measurement on Redis; SQL takes a fifth, SQS a tenth, stock on Redis and SQS a tenth of that")
 	f.IntVar(&o.Runs, "runs", 3, "how often each is measured")
 	f.StringVar(&o.Only, "only", "", "measure only what has this text in its line of the report")
 	profile := f.String("cpuprofile", "", "a file for a profile of the CPU")

@@ -134,7 +134,7 @@ func (b *bench) sqlSubjects(ctx context.Context, d dialect) ([]subject, error) {
 	}
 	return []subject{
 		{
-			broker: d.name, what: "publish", share: 5,
+			broker: d.name, same: true, what: "publish", share: 5,
 			ours: func(ctx context.Context, n int, m *meter) error {
 				topic := name()
 				if err := ours.EnsureTopology(ctx, broker.Subscription{Topic: topic, Group: group}); err != nil {
@@ -151,7 +151,7 @@ func (b *bench) sqlSubjects(ctx context.Context, d dialect) ([]subject, error) {
 			},
 		},
 		{
-			broker: d.name, what: "consume and ack", share: 5,
+			broker: d.name, same: true, what: "consume and ack", share: 5,
 			ours: filled(func(ctx context.Context, n int, m *meter, topic string) error {
 				sub, err := ours.Subscriber(broker.SubscriberConfig{Group: group, Logger: quiet})
 				if err != nil {
@@ -165,14 +165,14 @@ func (b *bench) sqlSubjects(ctx context.Context, d dialect) ([]subject, error) {
 			}),
 		},
 		{
-			broker: d.name, what: "the same with the whole stack, duplicates known in memory", share: 5,
+			broker: d.name, same: true, what: "the same with the whole stack, duplicates known in memory", share: 5,
 			ours: filled(func(ctx context.Context, n int, m *meter, topic string) error {
 				return app(ctx, n, m, wide(withStack(ours, middleware.NewMemoryDedup(middleware.MemoryDedupConfig{}))), topic, plain)
 			}),
 			stock: stockConsume,
 		},
 		{
-			broker: d.name, what: "the same with the whole stack, each handler in a transaction with its inbox row", share: 10,
+			broker: d.name, same: true, what: "the same with the whole stack, each handler in a transaction with its inbox row", share: 10,
 			ours: filled(func(ctx context.Context, n int, m *meter, topic string) error {
 				c := wide(withStack(ours, nil))
 				c.DB, c.Dialect = db, d.dialect
