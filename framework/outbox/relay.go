@@ -253,15 +253,11 @@ func (r *Relay) loop(ctx context.Context, untilIdle chan struct{}) {
 
 // looper is the coordinator's state.
 type looper struct {
-	relay   *Relay
-	results chan result
-	free    int
-	busy    map[int]bool
-	waiting []chan struct{} // flushes
-	// backlog: a worker found many rows of late, so the shards are spread over all
-	// that are free. Else one takes them: a few rows are through sooner in one
-	// transaction than in four that share the database.
-	backlog     bool
+	relay       *Relay
+	results     chan result
+	free        int
+	busy        map[int]bool
+	waiting     []chan struct{} // flushes
 	contended   time.Duration
 	trouble     time.Duration
 	scoutFailed bool
@@ -304,10 +300,7 @@ func (l *looper) look(ctx context.Context) time.Duration {
 	if len(open) == 0 {
 		return next
 	}
-	groups, batches, probe := 1, runLength, false
-	if l.backlog {
-		groups = l.free
-	}
+	groups, batches, probe := l.free, runLength, false
 	if found.failures > 0 {
 		// The broker took nothing of late: one relay tries, with one batch.
 		if len(l.busy) > 0 {
@@ -345,12 +338,6 @@ func (l *looper) done(ctx context.Context, res result) time.Duration {
 	l.free++
 	for _, s := range res.shards {
 		delete(l.busy, s)
-	}
-	switch size := l.relay.cfg.BatchSize; {
-	case res.rows >= max(size/2, 1):
-		l.backlog = true
-	case res.err == nil && !res.none && res.rows < size/8:
-		l.backlog = false
 	}
 	switch {
 	case res.err != nil:

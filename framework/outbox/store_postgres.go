@@ -40,12 +40,6 @@ func newPostgresStore(cfg RelayConfig) store {
 	if s.strict {
 		blocking = `(state = 1 AND next_attempt_at > now() OR state = 2)`
 	}
-	// The settings of a claim come with its lock. It does not wait for the disk to
-	// remove what the broker has: should the server crash within the next moments,
-	// those rows are there again and are published once more, as after a crash of
-	// the relay between publish and commit. What a settle writes on rows that stay
-	// is waited for (durable).
-	//
 	// Every look at the table goes through a partial index in its order, however
 	// old the planner's statistics are: hence ORDER BY ... LIMIT 1 in place of
 	// EXISTS and min, and the settings that come with the lock.
@@ -56,7 +50,7 @@ func newPostgresStore(cfg RelayConfig) store {
  COALESCE((extract(epoch from c.not_before - now()) * 1000000)::bigint, 0)
 FROM (SELECT (n - 1)::smallint AS shard, floor FROM unnest($1::text::bigint[]) WITH ORDINALITY AS f(floor, n)) AS s LEFT JOIN {control} c ON c.outbox = '{t}'`)
 	s.qLock = q(`SELECT s.shard, (SELECT set_config('enable_seqscan', 'off', TRUE) || set_config('enable_bitmapscan', 'off', TRUE)
- || set_config('enable_sort', 'off', TRUE) || set_config('jit', 'off', TRUE) || set_config('synchronous_commit', 'off', TRUE))
+ || set_config('enable_sort', 'off', TRUE) || set_config('jit', 'off', TRUE))
 FROM unnest($2::text::integer[]) AS s(shard) WHERE pg_try_advisory_xact_lock($1, s.shard)`)
 	s.qReady = q(`SELECT r."offset", r.payload, r.ordering_key, r.attempts,
  (SELECT 1 FROM {t} WHERE shard = ANY ($1::text::smallint[]) AND acked = FALSE AND state = 1 LIMIT 1) IS NOT NULL
@@ -206,11 +200,6 @@ func (c *postgresClaim) sortOutHeld(ctx context.Context, perShard int) error {
 	var behind map[bool][]int64
 	c.batch, behind = arrange(c.batch, due, blocked, perShard)
 	c.more = c.more || len(due) >= perShard
-	if len(behind) > 0 {
-		if err := c.durable(ctx); err != nil {
-			return err
-		}
-	}
 	for parked, offsets := range behind {
 		if _, err := c.tx.ExecContext(ctx, s.qBehind, arrayLiteral(offsets), c.shards, parked); err != nil {
 			return fmt.Errorf("hold rows back: %w", err)
@@ -260,22 +249,11 @@ func (c *postgresClaim) apply(ctx context.Context, o outcome) ([]int64, error) {
 	if len(o.failed) == 0 {
 		return nil, nil
 	}
-	if err := c.durable(ctx); err != nil {
-		return nil, err
-	}
 	parked, err := fail(ctx, c.tx, c.store.qFail, asJSON(o.failed), o.proven.Microseconds(), o.maxAttempts)
 	if err != nil {
 		return nil, fmt.Errorf("hold back %d failed rows: %w", len(o.failed), err)
 	}
 	return parked, nil
-}
-
-// durable has the claim's commit wait for the disk again, as the session does.
-func (c *postgresClaim) durable(ctx context.Context) error {
-	if _, err := c.tx.ExecContext(ctx, `SET LOCAL synchronous_commit TO DEFAULT`); err != nil {
-		return fmt.Errorf("have a claim's commit wait for the disk: %w", err)
-	}
-	return nil
 }
 
 func (c *postgresClaim) abandon() {
