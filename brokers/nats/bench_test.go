@@ -14,7 +14,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers/nats"
 	"github.com/headrace-go/headrace/framework/broker"
-	"github.com/headrace-go/headrace/pkg/events"
+	"github.com/headrace-go/headrace/framework/broker/brokertest"
 )
 
 // Run with:
@@ -25,20 +25,6 @@ import (
 // on the same client library, on one server in this process; ns/op is per message.
 
 const perCall = 100
-
-func benchMessages(n int) []*message.Message {
-	out := make([]*message.Message, n)
-	for i := range out {
-		out[i] = message.NewMessage(uuid.NewString(), []byte(`{"id":"01890a5d","type":"order.placed","data":{"order_id":"o-1","total":{"amount":4200,"currency":"EUR"}}}`))
-		for k, v := range map[string]string{
-			events.KeyID: out[i].UUID, events.KeyType: "order.placed", events.KeySource: "orders",
-			events.KeyVersion: "1.0", events.KeyCorrelation: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyOrdering: "order-1",
-		} {
-			out[i].Metadata[k] = v
-		}
-	}
-	return out
-}
 
 // rate ends the measured part of a run.
 func rate(b *testing.B) {
@@ -62,7 +48,7 @@ func BenchmarkPublish100(b *testing.B) {
 	run := func(name string, publish func(topic string, batch []*message.Message) error) {
 		b.Run(name, func(b *testing.B) {
 			topic := benchStream(b, js)
-			all := benchMessages(b.N) // new ones each time: the server knows copies
+			all := brokertest.BenchMessages(b.N, 1) // new ones each time: the server knows copies
 			b.ResetTimer()
 			for len(all) > 0 {
 				n := min(len(all), perCall)
@@ -117,7 +103,7 @@ func BenchmarkConsume(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			topic := benchStream(b, js)
 			for left := b.N; left > 0; left -= 1000 {
-				if err := ours.Publisher().PublishBatch(ctx, topic, benchMessages(min(left, 1000))); err != nil {
+				if err := ours.Publisher().PublishBatch(ctx, topic, brokertest.BenchMessages(min(left, 1000), 1)); err != nil {
 					b.Fatal(err)
 				}
 			}

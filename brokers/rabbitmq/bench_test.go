@@ -7,12 +7,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	stock "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/headrace-go/headrace/brokers/rabbitmq"
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/broker/brokertest"
 )
 
 // Run with:
@@ -23,16 +23,6 @@ import (
 // in one run on one server, all on quorum queues; ns/op is per message.
 
 const perCall = 100
-
-func benchMessages(n int) []*message.Message {
-	out := make([]*message.Message, n)
-	for i := range out {
-		out[i] = message.NewMessage(uuid.NewString(), make([]byte, 300))
-		out[i].Metadata.Set("event_type", "order.placed")
-		out[i].Metadata.Set("correlation_id", "01890a5d-ac96-774b-bcce-b302099a8057")
-	}
-	return out
-}
 
 type bench struct {
 	s    *server
@@ -63,7 +53,7 @@ func BenchmarkPublish100(b *testing.B) {
 	run := func(name string, publish func(topic string, batch []*message.Message) error) {
 		b.Run(name, func(b *testing.B) {
 			topic, _ := x.topic(b)
-			batch := benchMessages(perCall)
+			batch := brokertest.BenchMessages(perCall, 0)
 			b.ResetTimer()
 			for left := b.N; left > 0; left -= perCall {
 				require.NoError(b, publish(topic, batch[:min(left, perCall)]))
@@ -111,7 +101,7 @@ func BenchmarkConsume(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			topic, queue := x.topic(b)
 			for left := b.N; left > 0; left -= 1000 {
-				publish(b, x.ours, topic, benchMessages(min(left, 1000)))
+				publish(b, x.ours, topic, brokertest.BenchMessages(min(left, 1000), 0))
 			}
 			b.ResetTimer()
 			consume(b, topic, queue)

@@ -2,7 +2,6 @@ package redisstream_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/broker/brokertest"
 	"github.com/headrace-go/headrace/framework/broker/redisstream"
 	"github.com/headrace-go/headrace/framework/testenv"
-	"github.com/headrace-go/headrace/pkg/events"
 )
 
 // Run with:
@@ -27,31 +26,12 @@ import (
 
 const perCall = 100
 
-var benchMetadata = message.Metadata{
-	events.KeyID: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyType: "order.placed", events.KeySource: "orders",
-	events.KeyVersion: "1.0", events.KeyCorrelation: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyOrdering: "order-1",
-}
-
-func benchMessages(n, keys int) []*message.Message {
-	out := make([]*message.Message, n)
-	for i := range out {
-		out[i] = message.NewMessage(uuid.NewString(), []byte(`{"id":"01890a5d","type":"order.placed","data":{"order_id":"o-1","total":{"amount":4200,"currency":"EUR"}}}`))
-		for k, v := range benchMetadata {
-			out[i].Metadata[k] = v
-		}
-		if keys > 0 {
-			out[i].Metadata[events.KeyOrdering] = fmt.Sprint("order-", i%keys)
-		}
-	}
-	return out
-}
-
 func BenchmarkPublish100(b *testing.B) {
 	server := testenv.Redis(b)
 	ctx := context.Background()
 	run := func(name string, publish func(topic string, batch []*message.Message) error) {
 		b.Run(name, func(b *testing.B) {
-			batch := benchMessages(perCall, 0)
+			batch := brokertest.BenchMessages(perCall, 1)
 			topic := uuid.NewString()
 			b.ResetTimer()
 			for left := b.N; left > 0; left -= perCall {
@@ -97,7 +77,7 @@ func BenchmarkConsume(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			topic, group := uuid.NewString(), uuid.NewString()
 			for left := b.N; left > 0; left -= 1000 {
-				if err := ours.Publisher().PublishBatch(ctx, topic, benchMessages(min(left, 1000), keys)); err != nil {
+				if err := ours.Publisher().PublishBatch(ctx, topic, brokertest.BenchMessages(min(left, 1000), max(keys, 1))); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -190,7 +170,7 @@ func BenchmarkLatency(b *testing.B) {
 	}
 	b.ResetTimer()
 	for range b.N {
-		if err := ours.Publisher().PublishBatch(ctx, "topic", benchMessages(1, 0)); err != nil {
+		if err := ours.Publisher().PublishBatch(ctx, "topic", brokertest.BenchMessages(1, 1)); err != nil {
 			b.Fatal(err)
 		}
 		(<-ch).Ack()

@@ -3,7 +3,6 @@ package sqldb_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -12,9 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/broker/brokertest"
 	"github.com/headrace-go/headrace/framework/broker/sqldb"
 	"github.com/headrace-go/headrace/framework/testenv"
-	"github.com/headrace-go/headrace/pkg/events"
 )
 
 // Run with:
@@ -24,21 +23,6 @@ import (
 // The stock adapter and ours work on one table in one run; ns/op is per message.
 
 const perCall = 100
-
-func benchMessages(n, keys int) []*message.Message {
-	out := make([]*message.Message, n)
-	for i := range out {
-		out[i] = message.NewMessage(uuid.NewString(), []byte(`{"id":"01890a5d","type":"order.placed","data":{"order_id":"o-1","total":{"amount":4200,"currency":"EUR"}}}`))
-		out[i].Metadata = message.Metadata{
-			events.KeyID: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyType: "order.placed", events.KeySource: "orders",
-			events.KeyVersion: "1.0", events.KeyCorrelation: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyOrdering: "order-1",
-		}
-		if keys > 0 {
-			out[i].Metadata[events.KeyOrdering] = fmt.Sprint("order-", i%keys)
-		}
-	}
-	return out
-}
 
 func benchEach(b *testing.B, run func(b *testing.B, d dialect, db *sql.DB)) {
 	for _, name := range []string{"postgres", "mysql", "sqlite"} {
@@ -56,7 +40,7 @@ func report(b *testing.B) { b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "
 
 func BenchmarkPublish100(b *testing.B) {
 	benchEach(b, func(b *testing.B, d dialect, db *sql.DB) {
-		batch := benchMessages(perCall, 0)
+		batch := brokertest.BenchMessages(perCall, 1)
 		run := func(name string, pub message.Publisher) {
 			b.Run(name, func(b *testing.B) {
 				topic := "bench." + uuid.NewString()
@@ -86,7 +70,7 @@ func BenchmarkConsume(b *testing.B) {
 			b.Run(name, func(b *testing.B) {
 				topic := "bench." + uuid.NewString()
 				for left := b.N; left > 0; left -= 1000 {
-					if err := ours.Publisher().PublishBatch(context.Background(), topic, benchMessages(min(left, 1000), keys)); err != nil {
+					if err := ours.Publisher().PublishBatch(context.Background(), topic, brokertest.BenchMessages(min(left, 1000), max(keys, 1))); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/headrace-go/headrace/framework/broker"
+	"github.com/headrace-go/headrace/framework/broker/brokertest"
 	"github.com/headrace-go/headrace/framework/broker/sqs"
 	"github.com/headrace-go/headrace/framework/testenv"
-	"github.com/headrace-go/headrace/pkg/events"
 )
 
 // Run with:
@@ -31,20 +31,6 @@ import (
 // the difference is that of ten messages a round trip, and of parallel ones.
 
 const perCall = 100
-
-func benchMessages(n int) []*message.Message {
-	out := make([]*message.Message, n)
-	for i := range out {
-		out[i] = message.NewMessage(uuid.NewString(), []byte(`{"id":"01890a5d","type":"order.placed","data":{"order_id":"o-1","total":{"amount":4200,"currency":"EUR"}}}`))
-		for k, v := range map[string]string{
-			events.KeyID: out[i].UUID, events.KeyType: "order.placed", events.KeySource: "orders",
-			events.KeyVersion: "1.0", events.KeyCorrelation: "01890a5d-ac96-774b-bcce-b302099a8057", events.KeyOrdering: "order-1",
-		} {
-			out[i].Metadata[k] = v
-		}
-	}
-	return out
-}
 
 // bench is one emulator with one queue.
 type bench struct {
@@ -90,7 +76,7 @@ func (x *bench) publishers(b *testing.B) []path {
 	ctx := context.Background()
 	run := func(name string, publish func(topic, url string, batch []*message.Message) error) path {
 		return path{name, func(b *testing.B) {
-			batch := benchMessages(perCall)
+			batch := brokertest.BenchMessages(perCall, 1)
 			topic, url := x.topic(b)
 			b.ResetTimer()
 			for left := b.N; left > 0; left -= perCall {
@@ -139,7 +125,7 @@ func (x *bench) consumers() []path {
 		return path{name, func(b *testing.B) {
 			topic, url := x.topic(b)
 			for left := b.N; left > 0; left -= 1000 {
-				if err := x.ours.Publisher().PublishBatch(ctx, topic, benchMessages(min(left, 1000))); err != nil {
+				if err := x.ours.Publisher().PublishBatch(ctx, topic, brokertest.BenchMessages(min(left, 1000), 1)); err != nil {
 					b.Fatal(err)
 				}
 			}
