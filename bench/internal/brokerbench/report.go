@@ -3,9 +3,6 @@ package brokerbench
 import (
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/headrace-go/headrace/bench/internal/measure"
@@ -13,12 +10,7 @@ import (
 
 // Write writes brokers.md into the folder.
 func (r *Report) Write(folder string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	var b strings.Builder
-	r.Markdown(&b)
-	return os.WriteFile(filepath.Join(folder, "brokers.md"), []byte(b.String()), 0o644)
+	return measure.WriteReport(folder, "brokers.md", r.Markdown)
 }
 
 // Markdown writes the report.
@@ -29,11 +21,7 @@ func (r *Report) Markdown(w io.Writer) {
 	p("")
 	p("One run of `go run . brokers` in `bench/`, on %s, in %s. %d cores (%s/%s) are shared by the benchmark and all servers: Postgres %s (%s), Redis %s, MariaDB, an emulator of SQS with one thread; %s. Each figure is the median of %d runs, with the lowest and the highest. The ways of one line follow each other on the same servers, and ratios are taken run by run.",
 		r.Began.UTC().Format(time.DateOnly), r.Took.Round(time.Second), m.CPUs, m.OS, m.Arch, m.Postgres, m.Durability, m.Redis, m.Go, r.Options.Runs)
-	if m.LoadBefore != "" {
-		p("")
-		p("The load average was %s before and %s after; the run itself makes 2 to 3. What is above that was other work on the same cores.", m.LoadBefore, m.LoadAfter)
-	}
-	p("")
+	p("%s", m.LoadNote())
 	p("- **Headrace**: the adapter with its defaults; with the whole stack, an `App` with one handler that does nothing, from its start to its drained end (50 messages at once on Redis and SQL, the default 10 on SQS).")
 	p("- **stock**: Watermill's adapter, bare: no middleware, no store for duplicates.")
 	p("- **by hand**: batches of a hundred (SQS: ten) in a loop on the same client, decoded and acked; no workers, no order, no retries, no lease that is renewed.")

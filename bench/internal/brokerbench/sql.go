@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	mysqldriver "github.com/go-sql-driver/mysql"
 
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/broker"
 	"github.com/headrace-go/headrace/framework/broker/sqldb"
@@ -28,6 +28,7 @@ type dialect struct {
 	dialect sqltx.Dialect
 	server  string
 	open    func(server, database string) (*sql.DB, error)
+	drop    string // behind DROP DATABASE
 	schema  stock.SchemaAdapter
 	offsets stock.OffsetsAdapter
 }
@@ -35,16 +36,7 @@ type dialect struct {
 func postgres(server string) dialect {
 	return dialect{
 		name: "Postgres", dialect: sqltx.Postgres, server: server,
-		open: func(server, database string) (*sql.DB, error) {
-			u, err := url.Parse(server)
-			if err != nil {
-				return nil, errors.New("the address is no URL")
-			}
-			if database != "" {
-				u.Path = "/" + database
-			}
-			return sql.Open("pgx", u.String())
-		},
+		open: measure.OpenPostgres, drop: measure.DropForced,
 		schema:  stock.DefaultPostgreSQLSchema{GeneratePayloadType: func(string) string { return "BYTEA" }},
 		offsets: stock.DefaultPostgreSQLOffsetsAdapter{},
 	}
@@ -68,27 +60,16 @@ func mysql(server string) dialect {
 
 // database makes one of the run's own.
 func (b *bench) database(ctx context.Context, d dialect) (*sql.DB, error) {
-	admin, err := d.open(d.server, "")
+	name, drop, err := measure.Database(ctx, func(name string) (*sql.DB, error) { return d.open(d.server, name) }, d.drop)
 	if err != nil {
 		return nil, err
 	}
-	name := "bench_" + strings.ReplaceAll(events.NewID(), "-", "")
-	if _, err := admin.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
-		return nil, errors.Join(fmt.Errorf("make a database: %w", err), admin.Close())
-	}
+	b.onClose(drop)
 	db, err := d.open(d.server, name)
 	if err != nil {
 		return nil, err
 	}
-	b.onClose(func() {
-		_ = db.Close()
-		drop := "DROP DATABASE IF EXISTS " + name
-		if d.dialect == sqltx.Postgres {
-			drop += " WITH (FORCE)"
-		}
-		_, _ = admin.ExecContext(context.WithoutCancel(ctx), drop)
-		_ = admin.Close()
-	})
+	b.onClose(func() { _ = db.Close() })
 	db.SetMaxOpenConns(30)
 	db.SetMaxIdleConns(30)
 	return db, schema.Ensure(ctx, db, d.dialect, quiet)

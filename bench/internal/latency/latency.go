@@ -8,14 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that makes the run's own database
-
+	"github.com/headrace-go/headrace/bench/internal/measure"
 	"github.com/headrace-go/headrace/framework"
 	"github.com/headrace-go/headrace/framework/config"
 	"github.com/headrace-go/headrace/framework/connect"
@@ -54,7 +51,7 @@ type tickedData struct {
 // way.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r := Result{Options: o}
-	dsn, drop, err := database(ctx, o.Postgres)
+	dsn, drop, err := measure.PostgresDatabase(ctx, o.Postgres)
 	if err != nil {
 		return r, err
 	}
@@ -217,27 +214,4 @@ func (m *marks) since(skip int) (fromEmit, fromCommit []time.Duration) {
 	slices.Sort(fromEmit)
 	slices.Sort(fromCommit)
 	return fromEmit, fromCommit
-}
-
-// database makes a database for the run.
-func database(ctx context.Context, server string) (dsn string, drop func(), err error) {
-	admin, err := sql.Open("pgx", server)
-	if err != nil {
-		return "", nil, fmt.Errorf("postgres: %w", err)
-	}
-	name := "bench_" + strings.ReplaceAll(events.NewID(), "-", "")
-	if _, err := admin.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
-		admin.Close()
-		return "", nil, fmt.Errorf("postgres: make a database: %w", err)
-	}
-	u, err := url.Parse(server)
-	if err != nil {
-		admin.Close()
-		return "", nil, fmt.Errorf("postgres: %w", err)
-	}
-	u.Path = "/" + name
-	return u.String(), func() {
-		_, _ = admin.ExecContext(context.WithoutCancel(ctx), "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
-		admin.Close()
-	}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/headrace-go/headrace/bench/internal/measure"
@@ -24,9 +23,7 @@ func (r *Report) Write(folder string) error {
 			return fmt.Errorf("plot the backlog: %w", err)
 		}
 	}
-	var b strings.Builder
-	r.Markdown(&b)
-	return os.WriteFile(filepath.Join(folder, "outbox.md"), []byte(b.String()), 0o644)
+	return measure.WriteReport(folder, "outbox.md", r.Markdown)
 }
 
 // Markdown writes the report.
@@ -37,11 +34,7 @@ func (r *Report) Markdown(w io.Writer) {
 	p("")
 	p("One run of `go run . outbox` in `bench/`, on %s, in %s. %d cores (%s/%s) are shared by the benchmark, Postgres %s (%s) and Redis %s; %s. Each figure is the median of %d runs, with the lowest and the highest. Within a run the three systems follow each other on the same servers, and ratios are taken run by run.",
 		r.Began.UTC().Format(time.DateOnly), r.Took.Round(time.Second), m.CPUs, m.OS, m.Arch, m.Postgres, m.Durability, m.Redis, m.Go, r.Options.Runs)
-	if m.LoadBefore != "" {
-		p("")
-		p("The load average was %s before and %s after; the run itself makes 2 to 3. What is above that was other work on the same cores: it widens the spread and takes more from a system that waits for more answers.", m.LoadBefore, m.LoadAfter)
-	}
-	p("")
+	p("%s", m.LoadNote())
 	p("- **ours**: `outbox.Writer`, `outbox.Relay` with their defaults, our adapters.")
 	p("- **stock**: Watermill's `forwarder.Forwarder` as documented: `DefaultPostgreSQLSchema`, batches of 100, the stock publishers. It publishes one by one, so its tables are shorter: %s rows, a tenth of that at 5 ms.", measure.Thousands(float64(r.Options.StockRows)))
 	p("- **by hand**: what a person would write for this one purpose as a ceiling: pgx itself, `SKIP LOCKED`, batches of %d on %d workers a relay, a decoder for exactly these rows, pipelined `XADD`; no order, no retries, no parking.", handBatch, handWorkers)

@@ -7,15 +7,11 @@ package outboxbench
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/url"
-	"strings"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headrace-go/headrace/bench/internal/measure"
@@ -107,31 +103,18 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // database makes an empty database with Headrace's tables.
 func (b *bench) database(ctx context.Context) (dsn string, db *sql.DB, drop func(), err error) {
-	admin, err := sql.Open("pgx", b.Postgres)
+	dsn, remove, err := measure.PostgresDatabase(ctx, b.Postgres)
 	if err != nil {
-		return "", nil, nil, fmt.Errorf("postgres: %w", err)
+		return "", nil, nil, err
 	}
-	name := "bench_" + strings.ReplaceAll(events.NewID(), "-", "")
-	if _, err := admin.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
-		return "", nil, nil, errors.Join(fmt.Errorf("postgres: make a database: %w", err), admin.Close())
-	}
-	u, err := url.Parse(b.Postgres)
-	if err != nil {
-		return "", nil, nil, errors.Join(fmt.Errorf("postgres: %w", err), admin.Close())
-	}
-	u.Path = "/" + name
-	remove := func() {
-		_, _ = admin.ExecContext(context.WithoutCancel(ctx), "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
-		admin.Close()
-	}
-	if db, err = open(u.String()); err == nil {
+	if db, err = open(dsn); err == nil {
 		err = schema.Ensure(ctx, db, sqltx.Postgres, quiet)
 	}
 	if err != nil {
 		remove()
 		return "", nil, nil, fmt.Errorf("postgres: %w", err)
 	}
-	return u.String(), db, func() { db.Close(); remove() }, nil
+	return dsn, db, func() { db.Close(); remove() }, nil
 }
 
 // open opens a pool as a process of its own would.
