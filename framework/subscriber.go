@@ -24,7 +24,7 @@ func (h *handler) subscriptions() []broker.Subscription {
 // suspectFrom is the delivery that nacks alone don't explain, with one crash on
 // top, and still within the deliveries that the message has.
 func suspectFrom(p policy) int {
-	from := max(len(p.redeliver)+broker.DefaultSuspectFrom, broker.DefaultSuspectFrom)
+	from := len(p.redeliver) + broker.DefaultSuspectFrom
 	if p.maxDeliveries > 0 {
 		from = min(from, max(p.maxDeliveries-1, 2))
 	}

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -27,31 +26,10 @@ import (
 // sasl (plain, scram-sha-256 or scram-sha-512, the default, where there is a
 // user) and ca (a file of certificates to trust).
 func Adapter() broker.Adapter {
-	return broker.Adapter{
-		Kind: Name,
-		Open: func(ctx context.Context, s broker.AdapterSettings) (broker.Broker, error) {
-			cfg, err := settings(s)
-			if err != nil {
-				return nil, err
-			}
-			// No *Broker that is nil must become a Broker that is not.
-			b, err := Open(ctx, cfg)
-			if err != nil {
-				return nil, err
-			}
-			return b, nil
-		},
-		Features: func(s broker.AdapterSettings) (broker.Features, error) {
-			cfg, err := settings(s)
-			if err != nil {
-				return broker.Features{}, err
-			}
-			if err := cfg.WithDefaults().Validate(); err != nil {
-				return broker.Features{}, err
-			}
-			return cfg.Features(), nil
-		},
-	}
+	return broker.NewAdapter(Name, func(s broker.AdapterSettings) (Config, error) {
+		cfg, err := settings(s)
+		return cfg.WithDefaults(), err
+	}, Open)
 }
 
 // settings makes a Config of what configuration says. Errors name parts of the

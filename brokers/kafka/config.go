@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,27 +83,20 @@ type Config struct {
 
 // WithDefaults returns c with its defaults filled in.
 func (c Config) WithDefaults() Config {
-	def(&c.Partitions, DefaultPartitions)
-	def(&c.ReplicationFactor, DefaultReplicationFactor)
-	def(&c.Retention, DefaultRetention)
-	def(&c.MaxHeld, DefaultMaxHeld)
-	def(&c.MaxHeldBytes, DefaultMaxHeldBytes)
-	def(&c.MaxMessageBytes, DefaultMaxMessageBytes)
-	def(&c.FetchWait, DefaultFetchWait)
-	def(&c.Heartbeat, DefaultHeartbeat)
-	def(&c.MinSession, DefaultMinSession)
-	def(&c.RequestTimeout, DefaultRequestTimeout)
+	c.Partitions = cmp.Or(c.Partitions, DefaultPartitions)
+	c.ReplicationFactor = cmp.Or(c.ReplicationFactor, DefaultReplicationFactor)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.MaxHeld = cmp.Or(c.MaxHeld, DefaultMaxHeld)
+	c.MaxHeldBytes = cmp.Or(c.MaxHeldBytes, DefaultMaxHeldBytes)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
+	c.FetchWait = cmp.Or(c.FetchWait, DefaultFetchWait)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.MinSession = cmp.Or(c.MinSession, DefaultMinSession)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate reports every field that can't work, by name, value and remedy.

@@ -25,25 +25,12 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	if len(msgs) == 0 {
 		return nil
 	}
+	if err := broker.CheckPublish(ctx, p.b.closed.Load(), topic, len(msgs)); err != nil {
+		return err
+	}
 	failed := make(map[int]error)
-	fail := func(err error) error {
-		for i := range msgs {
-			if failed[i] == nil {
-				failed[i] = err
-			}
-		}
-		return &broker.PublishError{Topic: topic, Failed: failed}
-	}
-	switch {
-	case p.b.closed.Load():
-		return fail(broker.ErrClosed)
-	case topic == "":
-		return fail(fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
-	case ctx.Err() != nil:
-		return fail(ctx.Err())
-	}
 	if err := p.b.ensureTopic(ctx, topic); err != nil {
-		return fail(err)
+		return broker.AllFailed(topic, len(msgs), err, nil)
 	}
 	type result struct {
 		index int

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -79,13 +80,13 @@ type Config struct {
 
 // WithDefaults returns c with its defaults filled in.
 func (c Config) WithDefaults() Config {
-	def(&c.Retention, DefaultRetention)
-	def(&c.DedupWindow, DefaultDedupWindow)
-	def(&c.Replicas, 1)
-	def(&c.FetchWait, DefaultFetchWait)
-	def(&c.MaxHeld, DefaultMaxHeld)
-	def(&c.MaxAckPending, DefaultMaxAckPending)
-	def(&c.RequestTimeout, DefaultRequestTimeout)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.DedupWindow = cmp.Or(c.DedupWindow, DefaultDedupWindow)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.FetchWait = cmp.Or(c.FetchWait, DefaultFetchWait)
+	c.MaxHeld = cmp.Or(c.MaxHeld, DefaultMaxHeld)
+	c.MaxAckPending = cmp.Or(c.MaxAckPending, DefaultMaxAckPending)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	if c.Retention > 0 && c.DedupWindow == DefaultDedupWindow {
 		c.DedupWindow = min(c.DedupWindow, c.Retention)
 	}
@@ -93,13 +94,6 @@ func (c Config) WithDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate reports every field that can't work, by name, value and remedy.
@@ -199,7 +193,7 @@ func (c Config) StreamConfig(topic string) jetstream.StreamConfig {
 // its AckWait; 0 means broker.DefaultLease.
 func (c Config) ConsumerConfig(topic, group string, lease time.Duration) jetstream.ConsumerConfig {
 	c = c.WithDefaults()
-	def(&lease, broker.DefaultLease)
+	lease = cmp.Or(lease, broker.DefaultLease)
 	return jetstream.ConsumerConfig{
 		Durable:       c.ConsumerName(group),
 		Description:   "Headrace group",

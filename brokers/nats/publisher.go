@@ -40,23 +40,10 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	if len(msgs) == 0 {
 		return nil
 	}
+	if err := broker.CheckPublish(ctx, p.b.closed.Load(), topic, len(msgs)); err != nil {
+		return err
+	}
 	failed := make(map[int]error)
-	fail := func(err error) error {
-		for i := range msgs {
-			if failed[i] == nil {
-				failed[i] = err
-			}
-		}
-		return &broker.PublishError{Topic: topic, Failed: failed}
-	}
-	switch {
-	case p.b.closed.Load():
-		return fail(broker.ErrClosed)
-	case topic == "":
-		return fail(fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
-	case ctx.Err() != nil:
-		return fail(ctx.Err())
-	}
 	subject, limit := p.b.cfg.Subject(topic), p.b.Features().MaxMessageBytes
 	out := make([]*outgoing, 0, len(msgs))
 	for i, msg := range msgs {
@@ -77,7 +64,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	}
 	for part := range slices.Chunk(out, window) {
 		if err := p.send(ctx, topic, part, failed); err != nil {
-			return fail(fmt.Errorf("not sent, since an earlier one failed: %w", err))
+			return broker.AllFailed(topic, len(msgs), fmt.Errorf("not sent, since an earlier one failed: %w", err), failed)
 		}
 	}
 	if len(failed) > 0 {

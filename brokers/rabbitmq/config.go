@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -85,23 +86,16 @@ type Config struct {
 
 // WithDefaults returns c with its defaults filled in.
 func (c Config) WithDefaults() Config {
-	def(&c.Unrouted, UnroutedKeep)
-	def(&c.MaxHeld, DefaultMaxHeld)
-	def(&c.MaxMessageBytes, DefaultMaxMessageBytes)
-	def(&c.Heartbeat, DefaultHeartbeat)
-	def(&c.Timeout, DefaultTimeout)
-	def(&c.ConsumerTimeout, DefaultConsumerTimeout)
+	c.Unrouted = cmp.Or(c.Unrouted, UnroutedKeep)
+	c.MaxHeld = cmp.Or(c.MaxHeld, DefaultMaxHeld)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.ConsumerTimeout = cmp.Or(c.ConsumerTimeout, DefaultConsumerTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate reports every field that can't work, by name, value and remedy. It

@@ -62,21 +62,16 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	if len(msgs) == 0 {
 		return nil
 	}
-	failed := make(map[int]error)
-	switch {
-	case p.b.closed.Load():
-		failAll(failed, len(msgs), broker.ErrClosed)
-	case topic == "":
-		failAll(failed, len(msgs), fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
-	case ctx.Err() != nil:
-		failAll(failed, len(msgs), ctx.Err())
-	case p.b.main.blocked.Load():
-		failAll(failed, len(msgs), errBlocked)
-	default:
-		ctx, cancel := context.WithTimeout(ctx, p.b.cfg.Timeout)
-		defer cancel()
-		p.publish(ctx, topic, msgs, failed)
+	if err := broker.CheckPublish(ctx, p.b.closed.Load(), topic, len(msgs)); err != nil {
+		return err
 	}
+	if p.b.main.blocked.Load() {
+		return broker.AllFailed(topic, len(msgs), errBlocked, nil)
+	}
+	failed := make(map[int]error)
+	ctx, cancel := context.WithTimeout(ctx, p.b.cfg.Timeout)
+	defer cancel()
+	p.publish(ctx, topic, msgs, failed)
 	if len(failed) > 0 {
 		return &broker.PublishError{Topic: topic, Failed: failed}
 	}
@@ -86,16 +81,12 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 // Close does nothing: the Broker owns the publisher.
 func (p *publisher) Close() error { return nil }
 
-func failAll(failed map[int]error, n int, err error) {
-	for i := range n {
-		failed[i] = err
-	}
-}
-
 func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.Message, failed map[int]error) {
 	l, err := p.take(ctx)
 	if err != nil {
-		failAll(failed, len(msgs), err)
+		for i := range msgs {
+			failed[i] = err
+		}
 		return
 	}
 	out := make([]outgoing, 0, len(msgs))
@@ -117,8 +108,7 @@ func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	if len(stray) == 0 {
 		return
 	}
-	switch {
-	case ownOnly(topic) || p.b.cfg.Unrouted == UnroutedKeep:
+	if ownOnly(topic) || p.b.cfg.Unrouted == UnroutedKeep {
 		// Its own queue was deleted, or it has no group: it waits there.
 		if ownOnly(topic) {
 			p.b.forgetTopic(topic)

@@ -21,6 +21,42 @@ type Adapter struct {
 	Features func(s AdapterSettings) (Features, error)
 }
 
+// AdapterConfig is a config of an adapter, its defaults filled in.
+type AdapterConfig interface {
+	Validate() error
+	Features() Features
+}
+
+// NewAdapter makes an Adapter of what a module has anyway: how its config follows
+// from the settings, and how a broker is opened with one.
+func NewAdapter[C AdapterConfig, B Broker](kind string, config func(AdapterSettings) (C, error), open func(context.Context, C) (B, error)) Adapter {
+	return Adapter{
+		Kind: kind,
+		Open: func(ctx context.Context, s AdapterSettings) (Broker, error) {
+			cfg, err := config(s)
+			if err != nil {
+				return nil, err
+			}
+			// A B that is nil must not become a Broker that is not.
+			b, err := open(ctx, cfg)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		},
+		Features: func(s AdapterSettings) (Features, error) {
+			cfg, err := config(s)
+			if err != nil {
+				return Features{}, err
+			}
+			if err := cfg.Validate(); err != nil {
+				return Features{}, err
+			}
+			return cfg.Features(), nil
+		},
+	}
+}
+
 // AdapterSettings is what configuration says about a broker of any kind.
 type AdapterSettings struct {
 	// URL is broker.url. It may hold a password.

@@ -1,11 +1,40 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
+
+// CheckPublish is what an adapter's PublishBatch of n messages begins with: it
+// returns nil, or refuses all of them with a *PublishError, since the publisher is
+// closed, the topic has no name or ctx has ended.
+func CheckPublish(ctx context.Context, closed bool, topic string, n int) error {
+	switch {
+	case closed:
+		return AllFailed(topic, n, ErrClosed, nil)
+	case topic == "":
+		return AllFailed(topic, n, fmt.Errorf("the topic has no name: %w", ErrRejected), nil)
+	case ctx.Err() != nil:
+		return AllFailed(topic, n, ctx.Err(), nil)
+	}
+	return nil
+}
+
+// AllFailed is the error of a batch of n messages none of which was confirmed: err
+// is why, but for those that known has a reason of their own for. Known may be nil
+// and is not changed.
+func AllFailed(topic string, n int, err error, known map[int]error) *PublishError {
+	failed := make(map[int]error, n)
+	for i := range n {
+		if failed[i] = known[i]; failed[i] == nil {
+			failed[i] = err
+		}
+	}
+	return &PublishError{Topic: topic, Failed: failed}
+}
 
 // PublishEach is a Publish made of p's PublishBatch: it sends msgs in order, each
 // under its own context, in as few batches as their contexts allow. It stops at

@@ -32,18 +32,15 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	if len(msgs) == 0 {
 		return nil
 	}
+	if err := broker.CheckPublish(ctx, p.b.closed.Load(), topic, len(msgs)); err != nil {
+		return err
+	}
 	failed := make(map[int]error)
 	fail := func(from int, err error) error {
 		for i := from; i < len(msgs); i++ {
 			failed[i] = err
 		}
 		return &broker.PublishError{Topic: topic, Failed: failed}
-	}
-	if p.b.closed.Load() {
-		return fail(0, broker.ErrClosed)
-	}
-	if topic == "" {
-		return fail(0, fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
 	}
 	key := p.b.key(topic)
 	for start := 0; start < len(msgs); {

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,15 +136,15 @@ type Config struct {
 
 // WithDefaults returns c with its defaults filled in.
 func (c Config) WithDefaults() Config {
-	def(&c.Mode, ModeSQS)
-	def(&c.Topology, TopologyVerify)
-	def(&c.DiscoverEvery, DefaultDiscoverEvery)
-	def(&c.WaitTime, DefaultWaitTime)
-	def(&c.MaxPolls, DefaultMaxPolls)
-	def(&c.Parallel, DefaultParallel)
-	def(&c.MaxReceiveCount, DefaultMaxReceiveCount)
-	def(&c.Retention, DefaultRetention)
-	def(&c.RequestTimeout, DefaultRequestTimeout)
+	c.Mode = cmp.Or(c.Mode, ModeSQS)
+	c.Topology = cmp.Or(c.Topology, TopologyVerify)
+	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, DefaultDiscoverEvery)
+	c.WaitTime = cmp.Or(c.WaitTime, DefaultWaitTime)
+	c.MaxPolls = cmp.Or(c.MaxPolls, DefaultMaxPolls)
+	c.Parallel = cmp.Or(c.Parallel, DefaultParallel)
+	c.MaxReceiveCount = cmp.Or(c.MaxReceiveCount, DefaultMaxReceiveCount)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = DefaultSQSMessageBytes
 		if c.Mode == ModeSNS {
@@ -154,13 +155,6 @@ func (c Config) WithDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate reports every field that can't work, by name, value and remedy.

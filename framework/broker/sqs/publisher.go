@@ -55,17 +55,11 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	if len(msgs) == 0 {
 		return nil
 	}
-	failed := newFailures(len(msgs))
-	switch {
-	case p.b.closed.Load():
-		failed.all(broker.ErrClosed)
-	case topic == "":
-		failed.all(fmt.Errorf("the topic has no name: %w", broker.ErrRejected))
-	case ctx.Err() != nil:
-		failed.all(ctx.Err())
-	default:
-		p.send(ctx, topic, msgs, failed)
+	if err := broker.CheckPublish(ctx, p.b.closed.Load(), topic, len(msgs)); err != nil {
+		return err
 	}
+	failed := &failures{}
+	p.send(ctx, topic, msgs, failed)
 	return failed.err(topic)
 }
 
@@ -362,12 +356,9 @@ func (p *publisher) toTopic(arn string) func(context.Context, []*outgoing) (map[
 
 // failures collects what was not confirmed. Safe for concurrent use.
 type failures struct {
-	n  int
 	mu sync.Mutex
 	by map[int]error
 }
-
-func newFailures(n int) *failures { return &failures{n: n} }
 
 func (f *failures) set(i int, err error) {
 	f.mu.Lock()
@@ -384,12 +375,6 @@ func (f *failures) get(i int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.by[i]
-}
-
-func (f *failures) all(err error) {
-	for i := range f.n {
-		f.set(i, err)
-	}
 }
 
 func (f *failures) err(topic string) error {
